@@ -64,7 +64,7 @@ func openAPI(b *base) (s apiServer, err error) {
 		Limits: kube.Limits{QPS: float32(*k.KubeAPIQPS), Burst: int(k.KubeAPIBurst)},
 	}
 	if s.identity != nil {
-		open.Certificate = s.identity
+		open.Certificate = s.identity.Rotation
 	}
 	if s.client, err = kube.Open(open); err != nil {
 		return s, err
@@ -112,7 +112,7 @@ const offlineCacheDir = "kept"
 
 // objects returns the API for reading the objects that pods refer to.
 func (s *apiServer) objects(node string) offlinecache.API {
-	return offlinecache.API{Follower: kube.Follower{Client: s.client, Node: node}, Cache: s.offline}
+	return offlinecache.API{PodObjects: kube.PodObjects{Client: s.client, Node: node}, Cache: s.offline}
 }
 
 // allocatablePeriod returns how often the driver's volume limit is updated in the cluster, 0 for

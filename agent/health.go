@@ -44,7 +44,7 @@ func (a *Agent) newConditions() (*health.Table, error) {
 		owners[health.ServingCertificate] = a.serving.rotation.Health
 	}
 	if a.deps.api.identity != nil {
-		owners[health.ClientCertificate] = a.deps.api.identity.Health
+		owners[health.ClientCertificate] = a.deps.api.identity.Rotation.Health
 	}
 	if a.deps.api.isCluster() {
 		owners[health.APIServer] = func() error { return a.deps.api.offline.Describe(a.deps.api.client.Health()) }

@@ -22,7 +22,7 @@ func (s *apiServer) openIdentity(b *base) (rc *rest.Config, err error) {
 		Kubeconfig: k.Kubeconfig, BootstrapKubeconfig: k.BootstrapKubeconfig, Dir: k.CertDir, NodeName: b.cfg.NodeName, Rotate: k.RotateCertificates,
 		Bootstrap: func(with *rest.Config) (certs.Signer, error) {
 			c, err := kube.Open(kube.Config{REST: with, Version: b.cfg.Version, ContentType: k.ContentType, Log: b.cfg.Log})
-			return kube.Follower{Client: c}, err
+			return c, err
 		},
 		Metrics: b.clientCert, Log: b.cfg.Log,
 	})
@@ -31,7 +31,7 @@ func (s *apiServer) openIdentity(b *base) (rc *rest.Config, err error) {
 
 // renewIdentity renews the client certificate.
 func (s *apiServer) renewIdentity(ctx context.Context) error {
-	return s.identity.Run(ctx, kube.Follower{Client: s.client})
+	return s.identity.Run(ctx, s.client)
 }
 
 // serving is the serving certificate of the HTTPS port.
@@ -70,7 +70,7 @@ func newServing(g *dependencies) (s serving, err error) {
 		Name: "serving certificate", Store: store, SignerName: certificatesv1.KubeletServingSignerName, Prefix: "csr-",
 		Usages: []certificatesv1.KeyUsage{certificatesv1.UsageDigitalSignature, certificatesv1.UsageServerAuth},
 		Wanted: func() *x509.CertificateRequest { return servingRequest(g.api.current.Node()) }, Covers: certs.CoversNames,
-		Signer:  func() (certs.Signer, error) { return kube.Follower{Client: g.api.client}, nil },
+		Signer:  func() (certs.Signer, error) { return g.api.client, nil },
 		Metrics: g.servingCert,
 		Log:     g.cfg.Log,
 	})

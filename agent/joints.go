@@ -151,8 +151,8 @@ var (
 	_ server.TokenReviewer    = (*kube.Client)(nil)
 	_ server.AccessReviewer   = (*kube.Client)(nil)
 	_ server.Streaming        = (*cri.Client)(nil)
-	_ certs.Signer            = kube.Follower{}
-	_ certs.API               = kube.Follower{}
-	_ kube.Certificate        = (*certs.Client)(nil)
+	_ certs.Signer            = (*kube.Client)(nil)
+	_ certs.API               = (*kube.Client)(nil)
+	_ kube.Certificate        = (*certs.Rotation)(nil)
 	_ podconfig.PodWatch      = (*offlinecache.PodWatch)(nil)
 )

@@ -9,6 +9,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"berth/internal/cluster/offlinecache"
 	"berth/internal/host/selinux"
@@ -156,7 +157,7 @@ func (s storageAPI) GetVolumeAttachment(ctx context.Context, name string) (*stor
 
 // GetSecret returns the Secret as it is now in the API server.
 func (s storageAPI) GetSecret(ctx context.Context, namespace, name string) (*v1.Secret, error) {
-	return s.api.GetSecret(ctx, namespace, name)
+	return s.api.ReadSecret(ctx, namespace, name, metav1.GetOptions{})
 }
 
 // DriverToken returns a token of the pod's service account.

@@ -184,7 +184,7 @@ func newReporting(g *dependencies, l *podLife, known func() bool, v *volumes.Man
 		Complete: known, Published: published, Event: podEvents(g.recorder), Log: g.cfg.Log,
 	})
 	r.followNode = func(ctx context.Context) error {
-		kube.Follower{Client: g.api.client, Node: g.cfg.NodeName}.FollowNode(ctx, func(n *v1.Node) {
+		g.api.client.FollowNode(ctx, g.cfg.NodeName, func(n *v1.Node) {
 			g.api.current.Observe(n)
 			l.admit.NodeChanged()
 			v.CSI.NodeChanged()

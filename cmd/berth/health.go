@@ -42,7 +42,7 @@ func checkAgent(ctx context.Context, c *client, now time.Time) []embedded.HostCh
 		check := embedded.HostCheck{Name: string(s.Code), Result: embedded.OK, Found: "fine"}
 		if s.Error != "" {
 			check.Found = s.Error + heldFor(s, now)
-			check.Consequence = s.Help + " See " + s.More()
+			check.Consequence = s.Help + " See " + s.Code.More()
 			if s.BecauseOf != nil {
 				check.Consequence = becauseOf(s)
 			}

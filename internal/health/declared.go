@@ -9,6 +9,9 @@ import (
 // Code identifies a condition. It is stable: scripts may rely on it.
 type Code string
 
+// More returns the documentation page of the condition.
+func (c Code) More() string { return "docs/health.md#" + strings.ToLower(string(c)) }
+
 // The codes of all conditions.
 const (
 	ContainerRuntime   Code = "ContainerRuntime"
@@ -48,9 +51,6 @@ type Condition struct {
 	// FailsHealthz makes /healthz fail.
 	FailsHealthz bool `json:"failsHealthz,omitempty"`
 }
-
-// More returns the documentation page of the condition.
-func (c Condition) More() string { return "docs/health.md#" + strings.ToLower(string(c.Code)) }
 
 // Declared returns all conditions, in the order of the message of the Node's condition Ready.
 func Declared() []Condition { return slices.Clone(declared) }

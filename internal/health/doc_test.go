@@ -28,7 +28,7 @@ func docTable() string {
 		if c.VisibleAfter > 0 {
 			after = fmt.Sprintf("%g s", c.VisibleAfter.Seconds())
 		}
-		anchor := strings.TrimPrefix(c.More(), "docs/health.md")
+		anchor := strings.TrimPrefix(c.Code.More(), "docs/health.md")
 		fmt.Fprintf(&b, "| [%s](%s) | %s | %s | %s | %s |\n", c.Code, anchor, strings.Join(deps, ", "), after, yes[c.MakesNotReady], yes[c.FailsHealthz])
 		fmt.Fprintf(&sections, "\n## %s\n\n%s %s\n", c.Code, c.Title, c.Help)
 	}

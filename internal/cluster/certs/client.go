@@ -53,10 +53,11 @@ type API interface {
 
 // Client is a client certificate that the agent requests, renews, or both.
 type Client struct {
-	*Rotation
-	cfg   ClientConfig
-	write *api.Cluster // of the kubeconfig to write once there is a certificate; nil if one is usable
-	own   API          // owned by the goroutine of Run
+	// Rotation maintains the certificate. Run the Client, not the Rotation.
+	Rotation *Rotation
+	cfg      ClientConfig
+	write    *api.Cluster // of the kubeconfig to write once there is a certificate; nil if one is usable
+	server   API          // owned by the goroutine of Run
 
 	mu        sync.Mutex
 	bootstrap Signer // guarded by mu; nil before it is needed
@@ -152,16 +153,15 @@ func newClient(cfg ClientConfig, of *rest.Config) (*Client, *rest.Config, error)
 		Wanted: func() *x509.CertificateRequest { return wanted }, UntilEnd: !cfg.Rotate,
 		Signer: c.signer, Changed: c.changed, Metrics: cfg.Metrics, Log: cfg.Log,
 	})
-	if err := c.Load(); err != nil {
+	if err := c.Rotation.Load(); err != nil {
 		cfg.Log.Warn("client certificate not read; the node asks for a new one", "error", err)
 	}
 	return c, rest.AnonymousClientConfig(of), nil
 }
 
-// Run maintains the certificate until ctx is done. own is the API server, called with that
-// certificate.
-func (c *Client) Run(ctx context.Context, own API) error {
-	c.own = own
+// Run maintains the certificate until ctx is done. The API server is called with that certificate.
+func (c *Client) Run(ctx context.Context, server API) error {
+	c.server = server
 	return c.Rotation.Run(ctx)
 }
 
@@ -177,13 +177,13 @@ func (c *Client) initial() (*tls.Certificate, error) {
 // signer returns the server's API: with the current certificate, or else with the bootstrap
 // credentials.
 func (c *Client) signer() (Signer, error) {
-	if c.Current() != nil {
-		return c.own, nil
+	if c.Rotation.Current() != nil {
+		return c.server, nil
 	}
 	// A new certificate may have been installed for a node whose own has expired.
-	if err := c.Rotation.Load(); err == nil && c.Current() != nil {
-		c.own.CloseConnections()
-		return c.own, nil
+	if err := c.Rotation.Load(); err == nil && c.Rotation.Current() != nil {
+		c.server.CloseConnections()
+		return c.server, nil
 	}
 	if c.cfg.BootstrapKubeconfig == "" {
 		return nil, errors.New("the one there was has ended, and there is no --bootstrap-kubeconfig to ask for another")
@@ -213,16 +213,16 @@ func (c *Client) changed() {
 	if err := c.ensureKubeconfig(); err != nil {
 		c.cfg.Log.Warn("kubeconfig not written; the next agent does it", "error", err)
 	}
-	c.own.CloseConnections()
+	c.server.CloseConnections()
 }
 
 // ensureKubeconfig writes a kubeconfig that names the store's certificate, if there was no usable
 // one.
 func (c *Client) ensureKubeconfig() error {
-	if c.write == nil || c.cfg.Kubeconfig == "" || c.Current() == nil {
+	if c.write == nil || c.cfg.Kubeconfig == "" || c.Rotation.Current() == nil {
 		return nil
 	}
-	if err := kube.WriteKubeconfig(c.cfg.Kubeconfig, c.write, c.Store().Path()); err != nil {
+	if err := kube.WriteKubeconfig(c.cfg.Kubeconfig, c.write, c.Rotation.cfg.Store.Path()); err != nil {
 		return err
 	}
 	c.write = nil

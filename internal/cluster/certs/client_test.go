@@ -98,7 +98,7 @@ func TestOpenClient(t *testing.T) {
 			if err != nil {
 				return
 			}
-			if (client != nil) != c.managed || (client != nil && (client.Current() != nil) != c.has) {
+			if (client != nil) != c.managed || (client != nil && (client.Rotation.Current() != nil) != c.has) {
 				t.Errorf("got %+v, want managed %t, with a certificate %t", client, c.managed, c.has)
 			}
 			if server.Host != "https://192.0.2.9:6443" || (client != nil && (len(server.CertData) > 0 || server.BearerToken != "")) {
@@ -129,7 +129,7 @@ func TestOpenClientKeepsInitial(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if !bytes.Equal(stored.Leaf.Raw, client.Current().Leaf.Raw) {
+		if !bytes.Equal(stored.Leaf.Raw, client.Rotation.Current().Leaf.Raw) {
 			t.Errorf("stored is another certificate than the kubeconfig's: %v", stored.Leaf.Subject)
 		}
 	}
@@ -207,7 +207,7 @@ func TestBootstrap(t *testing.T) {
 		}
 
 		c, stop := run()
-		first := c.Current()
+		first := c.Rotation.Current()
 		if first == nil || uses("own") != 0 {
 			t.Errorf("the next agent has %v, used %v", first, usedNow())
 		}
@@ -216,7 +216,7 @@ func TestBootstrap(t *testing.T) {
 		o.decide(t, day)
 		time.Sleep(time.Minute) // the request may be between two tries
 		synctest.Wait()
-		if c.Current() == first || uses("own") == 0 || uses("boot") != 1 {
+		if c.Rotation.Current() == first || uses("own") == 0 || uses("boot") != 1 {
 			t.Errorf("not renewed with the certificate itself: used %v", usedNow())
 		}
 		stop()
@@ -228,8 +228,8 @@ func TestBootstrap(t *testing.T) {
 		defer stop()
 		o.decide(t, day)
 		synctest.Wait()
-		if c.Current() == nil || uses("again") != 1 {
-			t.Errorf("has %v, used %v", c.Current(), usedNow())
+		if c.Rotation.Current() == nil || uses("again") != 1 {
+			t.Errorf("has %v, used %v", c.Rotation.Current(), usedNow())
 		}
 	})
 }

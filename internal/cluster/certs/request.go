@@ -32,7 +32,6 @@ type Signer interface {
 // errRefused means that a request will never be signed, and the next one must differ.
 var errRefused = errors.New("the request will not be signed")
 
-// request is one certificate signing request.
 type request struct {
 	prefix     string // of the name
 	signerName string
@@ -72,18 +71,18 @@ func (r *request) await(ctx context.Context, s Signer, name string) ([]byte, err
 	defer cancel()
 	var signed []byte
 	var refused error
-	met := false
+	exists := false
 	s.FollowCertificateSigningRequest(ctx, name, func(now *certificatesv1.CertificateSigningRequest) {
 		if signed != nil || refused != nil {
 			return
 		}
 		switch {
-		case now == nil && met:
+		case now == nil && exists:
 			refused = fmt.Errorf("request %s was deleted before it was signed: %w", name, errRefused)
 		case now == nil:
 			return
 		default:
-			met = true
+			exists = true
 			signed, refused = outcome(now)
 		}
 		if signed != nil || refused != nil {

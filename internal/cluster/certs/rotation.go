@@ -22,12 +22,12 @@ import (
 )
 
 const (
-	// lookAgain limits the sleep until a certificate is due, because the host's clock may be set
-	// meanwhile.
-	lookAgain = time.Hour
-	// settle is the minimum time between a new certificate and the next request: a signer may issue
-	// certificates that are due at once.
-	settle = 30 * time.Second
+	// recheckPeriod limits the sleep until a certificate is due, because the host's clock may be
+	// set meanwhile.
+	recheckPeriod = time.Hour
+	// minPeriod is the minimum time between a new certificate and the next request: a signer may
+	// issue certificates that are due at once.
+	minPeriod = 30 * time.Second
 )
 
 // renewRetry is the back-off of renewal attempts. Each delay is extended by up to a half.
@@ -72,11 +72,11 @@ type Rotation struct {
 	wake    chan struct{} // capacity 1
 	missing time.Time     // since when there is no certificate, if there is none
 
-	mu       sync.Mutex
-	current  *tls.Certificate // guarded by mu; nil if there is none
-	due      time.Time        // guarded by mu; time of the next request
-	there    chan struct{}    // guarded by mu; closed at the next change of current
-	lastTold string           // owned by the goroutine of Run
+	mu         sync.Mutex
+	current    *tls.Certificate // guarded by mu; nil if there is none
+	due        time.Time        // guarded by mu; time of the next request
+	changed    chan struct{}    // guarded by mu; closed at the next change of current
+	lastLogged string           // owned by the goroutine of Run
 }
 
 // NewRotation returns a rotation without a certificate; call Load.
@@ -93,7 +93,7 @@ func NewRotation(cfg RotationConfig) *Rotation {
 	if cfg.Covers == nil {
 		cfg.Covers = func(*x509.Certificate, *x509.CertificateRequest) bool { return true }
 	}
-	r := &Rotation{cfg: cfg, wake: make(chan struct{}, 1), there: make(chan struct{}), missing: time.Now()}
+	r := &Rotation{cfg: cfg, wake: make(chan struct{}, 1), changed: make(chan struct{}), missing: time.Now()}
 	cfg.Metrics.rotation.Store(r)
 	return r
 }
@@ -139,8 +139,8 @@ func (r *Rotation) schedule(c *tls.Certificate) {
 	if !r.cfg.UntilEnd {
 		r.due = c.Leaf.NotBefore.Add(time.Duration(float64(life) * (0.7 + 0.2*r.cfg.Random())))
 	}
-	close(r.there)
-	r.there = make(chan struct{})
+	close(r.changed)
+	r.changed = make(chan struct{})
 }
 
 func holds(c *tls.Certificate, now time.Time) bool { return c != nil && now.Before(c.Leaf.NotAfter) }
@@ -188,7 +188,6 @@ func (r *Rotation) Health() error {
 	return nil
 }
 
-// endOf returns the error of an expired certificate.
 func endOf(name string, leaf *x509.Certificate) error {
 	return health.Since(fmt.Errorf("the %s ended on %s", name, leaf.NotAfter.Format(time.RFC3339)), leaf.NotAfter)
 }
@@ -207,13 +206,13 @@ func (r *Rotation) age() time.Duration {
 func (r *Rotation) Wait(ctx context.Context) error {
 	for {
 		r.mu.Lock()
-		ok, there := holds(r.current, time.Now()), r.there
+		ok, changed := holds(r.current, time.Now()), r.changed
 		r.mu.Unlock()
 		if ok {
 			return nil
 		}
 		select {
-		case <-there:
+		case <-changed:
 		case <-time.After(renewRetry.Cap): // a clock that was set back may make it valid again
 		case <-ctx.Done():
 			return fmt.Errorf("no %s that is valid: %w", r.cfg.Name, ctx.Err())
@@ -234,7 +233,7 @@ func (r *Rotation) Run(ctx context.Context) error {
 	retry := renewRetry.DelayFunc()
 	for ctx.Err() == nil {
 		wanted := r.cfg.Wanted()
-		sleep := lookAgain
+		sleep := recheckPeriod
 		if wanted != nil {
 			sleep = min(sleep, r.untilDue(wanted))
 		}
@@ -247,7 +246,7 @@ func (r *Rotation) Run(ctx context.Context) error {
 			r.cfg.Metrics.renewed(age, err)
 			r.report(err)
 			if err == nil {
-				sleep, retry = settle, renewRetry.DelayFunc()
+				sleep, retry = minPeriod, renewRetry.DelayFunc()
 			} else {
 				sleep = retry()
 				sleep += time.Duration(r.cfg.Random() * 0.5 * float64(sleep))
@@ -274,7 +273,6 @@ func (r *Rotation) untilDue(wanted *x509.CertificateRequest) time.Duration {
 	return time.Until(r.due)
 }
 
-// renew requests the next certificate.
 func (r *Rotation) renew(ctx context.Context, wanted *x509.CertificateRequest) error {
 	signer, err := r.cfg.Signer()
 	if err != nil {
@@ -310,10 +308,10 @@ func (r *Rotation) renew(ctx context.Context, wanted *x509.CertificateRequest) e
 func (r *Rotation) report(err error) {
 	switch {
 	case err == nil:
-		r.lastTold = ""
-	case err.Error() != r.lastTold:
+		r.lastLogged = ""
+	case err.Error() != r.lastLogged:
 		r.cfg.Log.Warn("no new "+r.cfg.Name+" yet, trying again", "error", err)
-		r.lastTold = err.Error()
+		r.lastLogged = err.Error()
 	}
 }
 
@@ -336,6 +334,3 @@ func isFor(leaf *x509.Certificate, dns []string, ips []net.IP) bool {
 	}
 	return slices.Equal(all(leaf.DNSNames, leaf.IPAddresses), all(dns, ips))
 }
-
-// Store returns the store of the certificate.
-func (r *Rotation) Store() *Store { return r.cfg.Store }

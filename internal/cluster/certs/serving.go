@@ -37,9 +37,9 @@ type Serving struct {
 	ips        func() []net.IP
 	log        *slog.Logger
 
-	now      atomic.Pointer[pair]
-	noted    atomic.Pointer[string] // the failure that was logged last, nil after a success
-	renewing sync.Mutex             // held while a self-signed pair is created; others use the existing one meanwhile
+	now        atomic.Pointer[pair]
+	lastLogged atomic.Pointer[string] // the failure that was logged last, nil after a success
+	renewing   sync.Mutex             // held while a self-signed pair is created; others use the existing one meanwhile
 }
 
 type pair struct {
@@ -123,11 +123,11 @@ func (s *Serving) GetCertificate(*tls.ClientHelloInfo) (*tls.Certificate, error)
 // note logs a repeated failure once.
 func (s *Serving) note(err error) {
 	if err == nil {
-		s.noted.Store(nil)
+		s.lastLogged.Store(nil)
 		return
 	}
 	text := err.Error()
-	if last := s.noted.Swap(&text); last == nil || *last != text {
+	if last := s.lastLogged.Swap(&text); last == nil || *last != text {
 		s.log.Warn("serving certificate not read or not made; the last one stays in force", "error", err)
 	}
 }
@@ -145,12 +145,12 @@ func (s *Serving) Health() error {
 		return err
 	}
 	leaf, now := p.tls.Leaf, time.Now()
-	soon := leaf.NotAfter.Add(-min(servingEndsSoon, leaf.NotAfter.Sub(leaf.NotBefore)/10))
+	warnAt := leaf.NotAfter.Add(-min(servingEndsSoon, leaf.NotAfter.Sub(leaf.NotBefore)/10))
 	switch {
 	case !now.Before(leaf.NotAfter):
 		return endOf("serving certificate", leaf)
-	case now.After(soon):
-		return health.Since(fmt.Errorf("the serving certificate ends on %s: %s", leaf.NotAfter.Format(time.RFC3339), s.cert), soon)
+	case now.After(warnAt):
+		return health.Since(fmt.Errorf("the serving certificate ends on %s: %s", leaf.NotAfter.Format(time.RFC3339), s.cert), warnAt)
 	}
 	return err
 }

@@ -78,11 +78,11 @@ func (s *Store) adopt(pair *tls.Certificate, now time.Time) error {
 }
 
 // prune deletes all pairs except the two named ones.
-func (s *Store) prune(kept ...string) error {
+func (s *Store) prune(keep ...string) error {
 	paths, err := filepath.Glob(filepath.Join(s.dir, s.prefix+"-[0-9]*.pem"))
 	errs := []error{err}
 	for _, path := range paths {
-		if name := filepath.Base(path); name != kept[0] && name != kept[1] {
+		if name := filepath.Base(path); name != keep[0] && name != keep[1] {
 			errs = append(errs, os.Remove(path))
 		}
 	}

@@ -60,7 +60,7 @@ func (a answer) Decode(data []byte, defaults *schema.GroupVersionKind, into runt
 	if got := reflect.TypeOf(o); got != want {
 		return nil, kind, fmt.Errorf("the server answered with a %s instead of a %s", got.Elem().Name(), want.Elem().Name())
 	}
-	if isKept(o) && versionOf(o) == "" {
+	if isStored(o) && versionOf(o) == "" {
 		return nil, kind, fmt.Errorf("the server answered with a %s without metadata.resourceVersion", want.Elem().Name())
 	}
 	if into != nil && !deletion {
@@ -70,8 +70,8 @@ func (a answer) Decode(data []byte, defaults *schema.GroupVersionKind, into runt
 	return o, kind, nil
 }
 
-// isKept reports whether the server stores such objects, rather than only returning them.
-func isKept(o runtime.Object) bool {
+// isStored reports whether the server stores such objects, rather than only returning them.
+func isStored(o runtime.Object) bool {
 	switch o.(type) {
 	case *authenticationv1.TokenReview, *authenticationv1.TokenRequest, *authorizationv1.SubjectAccessReview:
 		return false
@@ -94,7 +94,7 @@ func versionOf(o runtime.Object) string {
 // checkName returns an error if the object's name differs from that of the call.
 func checkName(o op, r resource, into runtime.Object) error {
 	got, ok := into.(metav1.Object)
-	if !ok || !isKept(into) || o.name == "" || got.GetName() == o.name && got.GetNamespace() == o.namespace {
+	if !ok || !isStored(into) || o.name == "" || got.GetName() == o.name && got.GetNamespace() == o.namespace {
 		return nil
 	}
 	return fmt.Errorf("the server answered with %s", op{namespace: got.GetNamespace(), name: got.GetName()}.named(r.singular))

@@ -36,7 +36,7 @@ var calls = map[string]func(t *testing.T, c *kube.Client) error{
 	},
 	"delete": func(t *testing.T, c *kube.Client) error { return c.DeletePod(t.Context(), "default", "a", "") },
 	"token": func(t *testing.T, c *kube.Client) error {
-		_, err := c.CreateToken(t.Context(), "default", "a", &authenticationv1.TokenRequest{})
+		_, err := (kube.PodObjects{Client: c}).CreateToken(t.Context(), "default", "a", &authenticationv1.TokenRequest{})
 		return err
 	},
 	"token review": func(t *testing.T, c *kube.Client) error {
@@ -51,7 +51,9 @@ var calls = map[string]func(t *testing.T, c *kube.Client) error{
 		_, err := c.CreateCertificateSigningRequest(t.Context(), &certificatesv1.CertificateSigningRequest{ObjectMeta: metav1.ObjectMeta{Name: "a"}})
 		return err
 	},
-	"probe of a kind": func(t *testing.T, c *kube.Client) error { return c.ProbeClusterTrustBundles(t.Context()) },
+	"probe of a kind": func(t *testing.T, c *kube.Client) error {
+		return kube.PodObjects{Client: c}.ProbeClusterTrustBundles(t.Context())
+	},
 }
 
 func TestServesTokens(t *testing.T) {
@@ -75,7 +77,7 @@ func TestServesTokens(t *testing.T) {
 		"":                    "false get /api/v1: the server could not find the requested resource",
 	} {
 		body = answer
-		serves, err := c.ServesTokens(t.Context())
+		serves, err := (kube.PodObjects{Client: c}).ServesTokens(t.Context())
 		if got := fmt.Sprint(serves, " ", text(err)); got != want {
 			t.Errorf("answer %s: got %s, want %s", answer, got, want)
 		}

@@ -16,8 +16,8 @@ import (
 // Limits of answers in bytes, after decompression and before decoding. An object in etcd has at
 // most 1.5 MiB, and the library reads protobuf events up to 16 MiB.
 const (
-	mostOfObject = 16 << 20 // an answer with one object, an error, a watch event
-	mostOfList   = 64 << 20 // all objects of a list, or the initial events of a watch
+	maxObjectBytes = 16 << 20 // an answer with one object, an error, a watch event
+	maxListBytes   = 64 << 20 // all objects of a list, or the initial events of a watch
 )
 
 // allowance is the remaining number of bytes that may be read of an answer.
@@ -33,7 +33,6 @@ func newAllowance(most int64, what string) *allowance {
 	return a
 }
 
-// renew resets the allowance.
 func (a *allowance) renew() { a.left.Store(a.most) }
 
 // lift removes the limit.
@@ -70,7 +69,7 @@ func (b bounded) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 	a, ok := r.Context().Value(allowanceKey{}).(*allowance)
 	if !ok || response.StatusCode != http.StatusOK {
-		a = newAllowance(mostOfObject, "an object or error")
+		a = newAllowance(maxObjectBytes, "an object or error")
 	}
 	if response.ContentLength > a.left.Load() {
 		_ = response.Body.Close() // unread
@@ -85,18 +84,18 @@ func (b bounded) WrappedRoundTripper() http.RoundTripper { return b.next }
 
 type boundedBody struct {
 	io.ReadCloser
-	*allowance
+	limit *allowance
 }
 
 // Read returns an error once the limit is exceeded.
 func (b *boundedBody) Read(p []byte) (int, error) {
-	left := b.left.Load()
+	left := b.limit.left.Load()
 	if left < 0 {
-		return 0, b.exceeded()
+		return 0, b.limit.exceeded()
 	}
 	n, err := b.ReadCloser.Read(p[:min(int64(len(p)), max(left, 1))]) // at the limit, one more byte detects EOF
-	if b.left.Add(-int64(n)) < 0 {
-		return 0, b.exceeded()
+	if b.limit.left.Add(-int64(n)) < 0 {
+		return 0, b.limit.exceeded()
 	}
 	return n, err
 }
@@ -121,13 +120,13 @@ type boundedFramer struct{ runtime.Framer }
 
 // NewFrameReader returns a reader of one event after the other.
 func (f boundedFramer) NewFrameReader(r io.ReadCloser) io.ReadCloser {
-	a := newAllowance(mostOfObject, "an event of a watch")
+	a := newAllowance(maxObjectBytes, "an event of a watch")
 	return boundedFrames{f.Framer.NewFrameReader(&boundedBody{r, a}), a}
 }
 
 type boundedFrames struct {
 	io.ReadCloser
-	*allowance
+	limit *allowance
 }
 
 // Read reads a part of an event, or its end. Bytes that are read ahead count for the previous
@@ -135,13 +134,14 @@ type boundedFrames struct {
 func (f boundedFrames) Read(p []byte) (int, error) {
 	n, err := f.ReadCloser.Read(p)
 	if err == nil {
-		f.renew()
+		f.limit.renew()
 	}
 	return n, err
 }
 
-// plainly returns only the reason if an answer was too large: the library's error suggests a retry.
-func plainly(err error) error {
+// unwrapTooLarge returns only the reason if an answer was too large: the library's error suggests a
+// retry.
+func unwrapTooLarge(err error) error {
 	if large, ok := errors.AsType[tooLarge](err); ok {
 		return large
 	}

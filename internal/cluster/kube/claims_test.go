@@ -14,11 +14,11 @@ import (
 
 func TestResourceCalls(t *testing.T) {
 	bubble(t, func(t *testing.T, s *kubetest.Server, c *kube.Client) {
-		if _, err := c.GetResourceClaim(t.Context(), "default", "gpu"); !apierrors.IsNotFound(err) {
+		if _, err := (kube.PodObjects{Client: c}).GetResourceClaim(t.Context(), "default", "gpu"); !apierrors.IsNotFound(err) {
 			t.Errorf("get of a claim that is not there: %v, want NotFound", err)
 		}
 		kubetest.Put(s, &resourcev1.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "gpu", UID: "u"}})
-		claim, err := c.GetResourceClaim(t.Context(), "default", "gpu")
+		claim, err := (kube.PodObjects{Client: c}).GetResourceClaim(t.Context(), "default", "gpu")
 		if err != nil || claim.UID != "u" {
 			t.Errorf("claim %v, error %v", claim, err)
 		}
@@ -27,7 +27,7 @@ func TestResourceCalls(t *testing.T) {
 		}
 		here := kube.Selector{Fields: fields.OneTermEqualSelector("spec.nodeName", "here")}
 		for range 2 {
-			if err := c.DeleteResourceSlices(t.Context(), here); err != nil {
+			if err := (kube.PodObjects{Client: c}).DeleteResourceSlices(t.Context(), here); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -36,7 +36,7 @@ func TestResourceCalls(t *testing.T) {
 		}
 		unknown := kube.Selector{Fields: fields.OneTermEqualSelector("spec.color", "red")}
 		const want = "delete resourceslices (spec.color=red): field label not supported: spec.color"
-		if err := c.DeleteResourceSlices(t.Context(), unknown); err == nil || err.Error() != want {
+		if err := (kube.PodObjects{Client: c}).DeleteResourceSlices(t.Context(), unknown); err == nil || err.Error() != want {
 			t.Errorf("error = %v, want %s", err, want)
 		}
 	})

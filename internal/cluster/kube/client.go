@@ -9,13 +9,10 @@ import (
 	"net"
 	"net/http"
 	"reflect"
-	"slices"
-	"strings"
 	"time"
 
 	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
@@ -108,7 +105,7 @@ func Open(c Config) (*Client, error) {
 		config.AcceptContentTypes += "," + runtime.ContentTypeJSON
 	}
 	count := newMetrics(c.Metrics)
-	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return counted{count, next} })
+	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return counted{metrics: count, next: next} })
 	config.Timeout = 0 // it would end watches too; calls have their own deadlines
 	config.WarningHandlerWithContext = warnings{c.Log}
 
@@ -124,7 +121,7 @@ func Open(c Config) (*Client, error) {
 		}
 	}
 	reached := &health.Latch{}
-	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return bounded{noting{next, reached}} })
+	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return bounded{reachability{next, reached}} })
 	httpClient, err := rest.HTTPClientFor(config)
 	if err != nil {
 		return nil, fmt.Errorf("credentials for %s: %w", config.Host, err)
@@ -148,7 +145,7 @@ func (c *Client) With(l Limits) (*Client, error) {
 		return nil, fmt.Errorf("API server %q: %w", config.Host, err)
 	}
 	if l.QPS > 0 {
-		config.RateLimiter = limited{flowcontrol.NewTokenBucketRateLimiter(l.QPS, max(l.Burst, 1)), c.metrics, server.Host}
+		config.RateLimiter = limited{RateLimiter: flowcontrol.NewTokenBucketRateLimiter(l.QPS, max(l.Burst, 1)), waits: c.metrics.wait, host: server.Host}
 	}
 	with.rest = map[resource]*rest.RESTClient{}
 	for object, r := range resources {
@@ -174,14 +171,14 @@ func (c *Client) Host() string { return c.config.Host }
 // request got no answer.
 func (c *Client) Health() error { return c.reached.Err() }
 
-// noting is a RoundTripper that records whether requests are answered.
-type noting struct {
+// reachability is a RoundTripper that records whether requests are answered.
+type reachability struct {
 	next    http.RoundTripper
 	reached *health.Latch
 }
 
 // RoundTrip sends one request.
-func (n noting) RoundTrip(r *http.Request) (*http.Response, error) {
+func (n reachability) RoundTrip(r *http.Request) (*http.Response, error) {
 	response, err := n.next.RoundTrip(r)
 	switch {
 	case err == nil:
@@ -193,7 +190,7 @@ func (n noting) RoundTrip(r *http.Request) (*http.Response, error) {
 }
 
 // WrappedRoundTripper returns the wrapped RoundTripper.
-func (n noting) WrappedRoundTripper() http.RoundTripper { return n.next }
+func (n reachability) WrappedRoundTripper() http.RoundTripper { return n.next }
 
 // CloseConnections closes all connections to the server, including those of watches; later calls
 // open new ones, with the current content of the credential files. Use it for hanging connections,
@@ -210,7 +207,7 @@ type op struct {
 
 // do makes one call and decodes the answer into an object.
 func (c *Client) do(ctx context.Context, o op, r resource, request *rest.Request, into runtime.Object) error {
-	ctx, cancel := context.WithTimeout(logr.NewContextWithSlogLogger(asCall(ctx, o.verb), c.log), c.timeout)
+	ctx, cancel := c.callContext(ctx, o.verb)
 	defer cancel()
 	request = request.NamespaceIfScoped(o.namespace, r.namespaced).Resource(r.plural)
 	if o.verb != "create" || o.subresource != "" {
@@ -229,10 +226,15 @@ func (c *Client) do(ctx context.Context, o op, r resource, request *rest.Request
 	return nil
 }
 
+// callContext returns the context of one call: its deadline, its logger, and the verb for metrics.
+func (c *Client) callContext(ctx context.Context, verb string) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(logr.NewContextWithSlogLogger(asCall(ctx, verb), c.log), c.timeout)
+}
+
 // answerTo decodes the answer into an object; see answer.Decode.
 func answerTo(result rest.Result, into runtime.Object) error {
 	if err := result.Error(); err != nil {
-		return plainly(err)
+		return unwrapTooLarge(err)
 	}
 	return result.Into(into)
 }
@@ -257,11 +259,9 @@ func (o op) named(what string) string {
 	return what + " " + o.namespace + "/" + o.name
 }
 
-func get[P object](ctx context.Context, c *Client, namespace, name string) (P, error) {
-	return read[P](ctx, c, namespace, name, metav1.GetOptions{})
-}
-
-func read[P object](ctx context.Context, c *Client, namespace, name string, options metav1.GetOptions) (P, error) {
+// Get returns an object. namespace is "" for cluster-scoped kinds. Resource version "0" allows the
+// server to answer from its cache.
+func Get[P object](ctx context.Context, c *Client, namespace, name string, options metav1.GetOptions) (P, error) {
 	r, out := resourceOf[P](), newObject[P]()
 	request := c.rest[r].Get().VersionedParams(&options, parameterCodec())
 	if err := c.do(ctx, op{verb: "get", namespace: namespace, name: name}, r, request, out); err != nil {
@@ -303,13 +303,13 @@ func patchObject[P object](ctx context.Context, c *Client, old P, subresource st
 	}
 	out := newObject[P]()
 	o := op{verb: "patch", namespace: old.GetNamespace(), name: old.GetName(), subresource: subresource}
-	if err := c.do(ctx, o, resourceOf[P](), c.patchRequest(resourceOf[P](), body), out); err != nil {
+	if err := c.do(ctx, o, resourceOf[P](), patchRequest(c, resourceOf[P](), body), out); err != nil {
 		return none, err
 	}
 	return out, nil
 }
 
-func (c *Client) patchRequest(r resource, body []byte) *rest.Request {
+func patchRequest(c *Client, r resource, body []byte) *rest.Request {
 	return c.rest[r].Patch(types.StrategicMergePatchType).Body(body)
 }
 
@@ -320,23 +320,4 @@ func (w warnings) HandleWarningHeaderWithContext(ctx context.Context, code int, 
 	if code == 299 && text != "" { // the only code of an API server
 		w.log.InfoContext(ctx, "warning from the API server", "warning", text)
 	}
-}
-
-// IsOtherUID reports whether a call was rejected because the object with that name has another UID
-// than the call's: it was deleted and recreated. Servers return Conflict for updates and deletions,
-// which has other causes too, and Invalid for patches.
-func IsOtherUID(err error) bool {
-	var status apierrors.APIStatus
-	if !errors.As(err, &status) {
-		return false
-	}
-	s := status.Status()
-	switch s.Reason {
-	case metav1.StatusReasonConflict:
-		// Of updates and deletions; the status has no other indication.
-		return strings.Contains(s.Message, "UID in precondition") || strings.Contains(s.Message, "UID in the precondition")
-	case metav1.StatusReasonInvalid:
-		return s.Details != nil && slices.ContainsFunc(s.Details.Causes, func(c metav1.StatusCause) bool { return c.Field == "metadata.uid" })
-	}
-	return false
 }

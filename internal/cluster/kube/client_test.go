@@ -72,7 +72,7 @@ func TestErrorsNameTheCallAndKeepTheReason(t *testing.T) {
 		kubetest.Put(s, newPod("web", "here"))
 		_, getErr := c.GetPod(t.Context(), "default", "none")
 		_, nodeErr := c.GetNode(t.Context(), "none")
-		_, tokenErr := c.CreateToken(t.Context(), "default", "none", &authenticationv1.TokenRequest{})
+		_, tokenErr := (kube.PodObjects{Client: c}).CreateToken(t.Context(), "default", "none", &authenticationv1.TokenRequest{})
 		s.Inject(kubetest.Fault{Resource: "subjectaccessreviews", Then: kubetest.Answer(http.StatusForbidden, metav1.StatusReasonForbidden, "no")})
 		_, reviewErr := c.CreateSubjectAccessReview(t.Context(), &authorizationv1.SubjectAccessReview{})
 		for _, test := range []struct {
@@ -85,8 +85,8 @@ func TestErrorsNameTheCallAndKeepTheReason(t *testing.T) {
 			{tokenErr, apierrors.IsNotFound, "create token of service account default/none: "},
 			{reviewErr, apierrors.IsForbidden, "create subject access review: "},
 			{c.CreatePod(t.Context(), newPod("web", "here")), apierrors.IsAlreadyExists, "create pod default/web: "},
-			{c.DeletePod(t.Context(), "default", "web", "another"), kube.IsOtherUID, "delete pod default/web: "},
-			{c.PatchPodStatus(t.Context(), "default", "web", []byte(`{"metadata":{"uid":"another"}}`)), kube.IsOtherUID, "patch status of pod default/web: "},
+			{c.DeletePod(t.Context(), "default", "web", "another"), kubetest.IsOtherUID, "delete pod default/web: "},
+			{c.PatchPodStatus(t.Context(), "default", "web", []byte(`{"metadata":{"uid":"another"}}`)), kubetest.IsOtherUID, "patch status of pod default/web: "},
 		} {
 			if test.err == nil || !test.is(test.err) || !strings.HasPrefix(test.err.Error(), test.want) {
 				t.Errorf("error %v, want one that begins with %q and has its reason", test.err, test.want)
@@ -166,7 +166,7 @@ func TestNodeCalls(t *testing.T) {
 		}
 		kubetest.Remove[*v1.Node](s, "", "n")
 		kubetest.Put(s, &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}})
-		if _, err := c.PatchNode(t.Context(), node, changed); !kube.IsOtherUID(err) {
+		if _, err := c.PatchNode(t.Context(), node, changed); !kubetest.IsOtherUID(err) {
 			t.Errorf("patch of a node that was made anew: %v, want it to be refused for its UID", err)
 		}
 	})
@@ -202,7 +202,7 @@ func TestOtherCalls(t *testing.T) {
 		}
 
 		kubetest.Put(s, &v1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "default"}})
-		token, err := c.CreateToken(ctx, "default", "default", &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: new(int64(7200))}})
+		token, err := (kube.PodObjects{Client: c}).CreateToken(ctx, "default", "default", &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: new(int64(7200))}})
 		if err != nil || token.Status.Token == "" || !token.Status.ExpirationTimestamp.Time.Equal(time.Now().Add(2*time.Hour)) {
 			t.Errorf("token = %v, %v", token, err)
 		}
@@ -217,10 +217,10 @@ func TestOtherCalls(t *testing.T) {
 
 		kubetest.Put(s, &v1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "m"}, Data: map[string]string{"k": "v"}})
 		kubetest.Put(s, &v1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "s"}, StringData: map[string]string{"k": "v"}})
-		if m, err := c.ReadConfigMap(ctx, "default", "m", metav1.GetOptions{}); err != nil || m.Data["k"] != "v" {
+		if m, err := kube.Get[*v1.ConfigMap](ctx, c, "default", "m", metav1.GetOptions{}); err != nil || m.Data["k"] != "v" {
 			t.Errorf("config map = %v, %v", m, err)
 		}
-		if sec, err := c.GetSecret(ctx, "default", "s"); err != nil || string(sec.Data["k"]) != "v" {
+		if sec, err := kube.Get[*v1.Secret](ctx, c, "default", "s", metav1.GetOptions{}); err != nil || string(sec.Data["k"]) != "v" {
 			t.Errorf("secret = %v, %v", sec, err)
 		}
 

@@ -51,7 +51,6 @@ func newMetrics(r prometheus.Registerer) *metrics {
 	}
 }
 
-// callKey is the context key of a call.
 type callKey struct{}
 
 // call is shared by the attempts of one call. It is not safe for concurrent use.
@@ -74,15 +73,15 @@ func asCall(ctx context.Context, verb string) context.Context {
 
 // counted is a RoundTripper that counts requests.
 type counted struct {
-	*metrics
-	next http.RoundTripper
+	metrics *metrics
+	next    http.RoundTripper
 }
 
 // RoundTrip sends one request.
 func (c counted) RoundTrip(r *http.Request) (*http.Response, error) {
 	of, isCall := r.Context().Value(callKey{}).(*call)
 	if isCall && of.code != "" {
-		c.retries.WithLabelValues(of.code, r.Method, r.URL.Host).Inc()
+		c.metrics.retries.WithLabelValues(of.code, r.Method, r.URL.Host).Inc()
 	}
 	ctx, ended := span.Start(r.Context(), span.Client, r.Method, span.Attribute{Key: "url.path", Value: r.URL.Path})
 	if parent := span.Parent(ctx); parent != "" {
@@ -96,15 +95,15 @@ func (c counted) RoundTrip(r *http.Request) (*http.Response, error) {
 	if err == nil {
 		code = strconv.Itoa(resp.StatusCode)
 	}
-	c.requests.WithLabelValues(code, r.Method, r.URL.Host).Inc()
-	c.latency.WithLabelValues(r.Method, r.URL.Host).Observe(time.Since(began).Seconds())
+	c.metrics.requests.WithLabelValues(code, r.Method, r.URL.Host).Inc()
+	c.metrics.latency.WithLabelValues(r.Method, r.URL.Host).Observe(time.Since(began).Seconds())
 	if !isCall { // a watch, whose answer does not end
 		return resp, err
 	}
 	of.code = code
-	c.sent.WithLabelValues(r.Method, r.URL.Host).Observe(float64(max(r.ContentLength, 0)))
+	c.metrics.sent.WithLabelValues(r.Method, r.URL.Host).Observe(float64(max(r.ContentLength, 0)))
 	if err == nil {
-		resp.Body = &measured{ReadCloser: resp.Body, done: c.received.WithLabelValues(r.Method, r.URL.Host)}
+		resp.Body = &measured{ReadCloser: resp.Body, done: c.metrics.received.WithLabelValues(r.Method, r.URL.Host)}
 	}
 	return resp, err
 }
@@ -151,8 +150,8 @@ func (m *metrics) resolved(dial dialFunc) dialFunc {
 // limited is a rate limiter with a measurement of waits.
 type limited struct {
 	flowcontrol.RateLimiter
-	*metrics
-	host string
+	waits *prometheus.HistogramVec
+	host  string
 }
 
 // Wait waits until the rate limit allows the call.
@@ -163,6 +162,6 @@ func (l limited) Wait(ctx context.Context) error {
 	if c, ok := ctx.Value(callKey{}).(*call); ok {
 		verb = c.verb
 	}
-	l.wait.WithLabelValues(verb, l.host).Observe(time.Since(began).Seconds())
+	l.waits.WithLabelValues(verb, l.host).Observe(time.Since(began).Seconds())
 	return err
 }

@@ -55,7 +55,6 @@ var Codecs = sync.OnceValue(func() serializer.CodecFactory { return serializer.N
 // parameterCodec encodes the options of calls as query parameters.
 var parameterCodec = sync.OnceValue(func() runtime.ParameterCodec { return runtime.NewParameterCodec(Scheme()) })
 
-// object is the interface of API objects.
 type object interface {
 	runtime.Object
 	metav1.Object

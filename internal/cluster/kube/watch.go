@@ -22,6 +22,8 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
+
+	"berth/internal/pod"
 )
 
 // Back-off while the server does not answer: each delay is random between the value and its double,
@@ -30,8 +32,8 @@ import (
 const (
 	firstRetry = 500 * time.Millisecond
 	lastRetry  = 10 * time.Second
-	// calmAfter is how long a watch must have worked before the back-off is reset.
-	calmAfter = 2 * time.Minute
+	// resetAfter is how long a watch must have worked before the back-off is reset.
+	resetAfter = 2 * time.Minute
 )
 
 // Watch maintains a copy of a set of the server's objects. The set is empty before the first list
@@ -50,7 +52,7 @@ type Watch[P Watchable] struct {
 
 	// Of the reflector's goroutine:
 	ctx    context.Context // Run's
-	stale  int             // consecutive attempts with an expired or too large resource version
+	stale  *wait.Backoff   // after an attempt with an expired or too large resource version; else nil
 	opened time.Time       // start of the last stream; zero if the next one follows a list
 	life   time.Duration
 	first  *opening   // the stream of the initial list, until it is complete; else nil
@@ -59,7 +61,7 @@ type Watch[P Watchable] struct {
 	mu      sync.Mutex
 	objects map[types.NamespacedName]P // guarded by mu; nil before the first complete list
 	err     error                      // guarded by mu
-	told    bool                       // guarded by mu; the failure was logged as a warning
+	warned  bool                       // guarded by mu; the failure was logged as a warning
 }
 
 // NewWatch returns a watch that starts with Run. changed is called, from one goroutine, after the
@@ -101,7 +103,7 @@ func (w *Watch[P]) Run(ctx context.Context) error {
 	// Like the reflector's Run, except that errors do not go to a handler that sleeps on a
 	// process-wide clock.
 	tries := waits
-	err := tries.DelayWithReset(stoppable, calmAfter).Until(ctx, true, true, func(ctx context.Context) (bool, error) {
+	err := tries.DelayWithReset(stoppable, resetAfter).Until(ctx, true, true, func(ctx context.Context) (bool, error) {
 		if err := r.ListAndWatchWithContext(ctx); err != nil {
 			w.log.DebugContext(ctx, "list or watch ended", "error", err)
 		}
@@ -161,15 +163,15 @@ func (w *Watch[P]) note(ctx context.Context, err error) {
 	}
 	level := LogLevel(err, slog.LevelWarn)
 	w.mu.Lock()
-	told := w.told
-	w.err, w.told = err, err != nil && (told || level == slog.LevelWarn)
+	warned := w.warned
+	w.err, w.warned = err, err != nil && (warned || level == slog.LevelWarn)
 	w.mu.Unlock()
 	switch {
-	case err != nil && !told:
+	case err != nil && !warned:
 		w.log.Log(ctx, level, "cannot watch, trying again", "error", err)
 	case err != nil:
 		w.log.DebugContext(ctx, "still cannot watch", "error", err)
-	case told:
+	case warned:
 		w.log.InfoContext(ctx, "watching again")
 	}
 }
@@ -212,7 +214,7 @@ func (w *Watch[P]) request(o metav1.ListOptions) *rest.Request {
 
 // wholeSet returns the allowance of a complete list.
 func (w *Watch[P]) wholeSet() *allowance {
-	return newAllowance(mostOfList, "the list of "+w.resource.plural)
+	return newAllowance(maxListBytes, "the list of "+w.resource.plural)
 }
 
 // watch watches for the reflector, usually with the initial list as events.
@@ -273,7 +275,7 @@ func (w *Watch[P]) open(ctx context.Context, o metav1.ListOptions) (watch.Interf
 			err = errUnanswered
 		}
 		cancel(nil)
-		return nil, plainly(err)
+		return nil, unwrapTooLarge(err)
 	}
 	return opened{stream, func() { cancel(nil) }}, nil
 }
@@ -293,18 +295,13 @@ func (o opened) Stop() {
 // pace delays the next attempt if consecutive ones fail because of the resource version: the
 // reflector retries without a delay, which is right only once.
 func (w *Watch[P]) pace(ctx context.Context, err error) {
-	if !apierrors.IsResourceExpired(err) && !apierrors.IsGone(err) && !apierrors.HasStatusCause(err, metav1.CauseTypeResourceVersionTooLarge) {
-		w.stale = 0
-		return
-	}
-	if w.stale++; w.stale == 1 {
-		return
-	}
-	t := time.NewTimer(min(firstRetry<<min(w.stale-2, 10), lastRetry))
-	defer t.Stop()
-	select {
-	case <-t.C:
-	case <-ctx.Done():
+	switch {
+	case !apierrors.IsResourceExpired(err) && !apierrors.IsGone(err) && !apierrors.HasStatusCause(err, metav1.CauseTypeResourceVersionTooLarge):
+		w.stale = nil
+	case w.stale == nil:
+		w.stale = &wait.Backoff{Duration: firstRetry, Factor: 2, Cap: lastRetry, Steps: math.MaxInt}
+	default:
+		pod.Pause(ctx, w.stale.Step())
 	}
 }
 

@@ -88,12 +88,12 @@ func findAddresses(ctx context.Context, s *Settings, n Network) ([]v1.NodeAddres
 	if s.ExternalCloudProvider && len(given) == 0 {
 		return []v1.NodeAddress{hostname}, nil
 	}
-	own, err := n.Interfaces()
+	interfaces, err := n.Interfaces()
 	if err != nil {
 		return nil, fmt.Errorf("addresses of the interfaces: %w", err)
 	}
 	if len(given) == 0 {
-		ip, err := guessAddress(ctx, s, n, own)
+		ip, err := guessAddress(ctx, s, n, interfaces)
 		if err != nil {
 			return nil, err
 		}
@@ -101,7 +101,7 @@ func findAddresses(ctx context.Context, s *Settings, n Network) ([]v1.NodeAddres
 	}
 	var out []v1.NodeAddress
 	for _, ip := range given {
-		if err := checkAddress(ip, own); err != nil {
+		if err := checkAddress(ip, interfaces); err != nil {
 			return nil, fmt.Errorf("--node-ip: %w", err)
 		}
 		out = append(out, v1.NodeAddress{Type: v1.NodeInternalIP, Address: ip.String()})
@@ -110,9 +110,9 @@ func findAddresses(ctx context.Context, s *Settings, n Network) ([]v1.NodeAddres
 }
 
 // guessAddress returns the address of a node without --node-ip.
-func guessAddress(ctx context.Context, s *Settings, n Network, own []netip.Addr) (netip.Addr, error) {
+func guessAddress(ctx context.Context, s *Settings, n Network, interfaces []netip.Addr) (netip.Addr, error) {
 	if ip, err := netip.ParseAddr(s.Name); err == nil {
-		return ip, checkAddress(ip, own)
+		return ip, checkAddress(ip, interfaces)
 	}
 	want := netip.IPv4Unspecified()
 	if len(s.NodeIPs) > 0 {
@@ -123,7 +123,7 @@ func guessAddress(ctx context.Context, s *Settings, n Network, own []netip.Addr)
 	found, lookupErr := n.Lookup(ctx, s.Name)
 	var usable []netip.Addr
 	for _, ip := range found {
-		if ip = ip.Unmap(); checkAddress(ip, own) == nil {
+		if ip = ip.Unmap(); checkAddress(ip, interfaces) == nil {
 			usable = append(usable, ip)
 		}
 	}
@@ -143,7 +143,7 @@ func guessAddress(ctx context.Context, s *Settings, n Network, own []netip.Addr)
 }
 
 // checkAddress returns an error if an address cannot be the node's.
-func checkAddress(ip netip.Addr, own []netip.Addr) error {
+func checkAddress(ip netip.Addr, interfaces []netip.Addr) error {
 	switch {
 	case ip.IsLoopback():
 		return fmt.Errorf("%s is a loopback address", ip)
@@ -153,7 +153,7 @@ func checkAddress(ip netip.Addr, own []netip.Addr) error {
 		return fmt.Errorf("%s is a link-local address", ip)
 	case ip.IsUnspecified():
 		return fmt.Errorf("%s is the unspecified address", ip)
-	case !slices.Contains(own, ip):
+	case !slices.Contains(interfaces, ip):
 		return fmt.Errorf("%s is not an address of an interface of this machine", ip)
 	}
 	return nil

@@ -23,7 +23,6 @@ type threshold struct {
 	part   float32 // 0..1; used if it is not 0
 }
 
-// of returns the threshold as an amount of the given capacity.
 func (t threshold) of(capacity resource.Quantity) resource.Quantity {
 	if t.part == 0 {
 		return t.amount

@@ -64,7 +64,6 @@ func generateConditions(s *Settings, f *Facts, capacity v1.ResourceList) []v1.No
 	}
 }
 
-// status returns the status of a pressure condition.
 func (p Pressure) status(of func(Pressure) bool) v1.ConditionStatus {
 	if of(p) {
 		return v1.ConditionTrue

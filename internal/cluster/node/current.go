@@ -82,27 +82,27 @@ func (c *Current) Registered() <-chan struct{} { return c.registered }
 // adopt stores a Node from the API server unless a newer one is known: watches lag behind writes.
 // As an older etcd may have been restored, the Node is then read once, and the result is stored.
 func (c *Current) adopt(newest *v1.Node) {
-	kept := *newest
-	kept.ManagedFields = nil // never read, and most of the object's size
+	stripped := *newest
+	stripped.ManagedFields = nil // never read, and most of the object's size
 	c.mu.Lock()
-	if c.published && !c.deleted && c.current.UID == kept.UID {
-		if order, err := resourceversion.CompareResourceVersion(kept.ResourceVersion, c.current.ResourceVersion); err == nil && order < 0 && !c.doubted {
+	if c.published && !c.deleted && c.current.UID == stripped.UID {
+		if order, err := resourceversion.CompareResourceVersion(stripped.ResourceVersion, c.current.ResourceVersion); err == nil && order < 0 && !c.doubted {
 			c.doubted = true
 			c.mu.Unlock()
 			return
 		}
 	}
 	if !c.corrected && c.forgotten() {
-		kept = *withoutExtended(&kept) // admission uses it during the correction
+		stripped = *withoutExtended(&stripped) // admission uses it during the correction
 	}
 	first := !c.published
-	c.current, c.published, c.deleted, c.doubted = &kept, true, false, false
+	c.current, c.published, c.deleted, c.doubted = &stripped, true, false, false
 	c.mu.Unlock()
 	if first {
 		close(c.registered)
 	}
 	signal(c.observed)
-	c.changed.Publish(kept.Name)
+	c.changed.Publish(stripped.Name)
 }
 
 // Subscribe returns an inbox that receives the Node's name each time the result of Node may have

@@ -20,7 +20,7 @@ func TestDiskThatTakesNoLabels(t *testing.T) {
 			stop := w.start(t)
 			defer stop()
 			label := func(value string) {
-				w.Observe(w.api.change(func(n *v1.Node) { n.Labels["disk"] = value }))
+				w.Current.Observe(w.api.change(func(n *v1.Node) { n.Labels["disk"] = value }))
 				after(time.Minute)
 			}
 			stored := func() string {
@@ -34,8 +34,8 @@ func TestDiskThatTakesNoLabels(t *testing.T) {
 			label("ssd")
 			mend := fail(filepath.Dir(w.cfg.LabelsFile))
 			label("hdd")
-			if w.Node.Node().Labels["disk"] != "hdd" || stored() != "ssd" {
-				t.Errorf("the Node says %q, the file %q", w.Node.Node().Labels["disk"], stored())
+			if w.Current.Node().Labels["disk"] != "hdd" || stored() != "ssd" {
+				t.Errorf("the Node says %q, the file %q", w.Current.Node().Labels["disk"], stored())
 			}
 			mend()
 			label("hdd2")

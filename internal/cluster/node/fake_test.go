@@ -387,10 +387,15 @@ func newWorld(t *testing.T, adjust ...func(*Config)) *world {
 	w := &world{api: newFakeAPI(t), events: &fakeRecorder{}, machine: newMachine()}
 	cfg := Config{
 		Settings: testSettings(),
-		Sources:  Sources{Machine: w.machine.read, Network: testNetwork, Runtime: w.machine.state, Problems: w.machine.problems},
-		Nodes:    w.api, Leases: w.api, Recorder: w.events, Log: slog.New(slog.NewTextHandler(io.Discard, nil)),
+		Sources: Sources{
+			Machine: w.machine.read, Network: testNetwork, Runtime: w.machine.state, Problems: w.machine.problems,
+			Images:   func(context.Context) ([]v1.ContainerImage, error) { return nil, nil },
+			Pressure: func() Pressure { return Pressure{} }, Devices: func() Devices { return Devices{} },
+			DevicesForgotten: func() bool { return true }, VolumesInUse: func() []v1.UniqueVolumeName { return nil },
+		},
+		Nodes: w.api, Leases: w.api, Recorder: w.events, Log: slog.New(slog.NewTextHandler(io.Discard, nil)),
 		RootDir: t.TempDir(), LabelsFile: filepath.Join(t.TempDir(), "node_labels"),
-		Random: func() float64 { return 0.5 },
+		Current: NewCurrent(), CloseIdleConnections: func() {}, Random: func() float64 { return 0.5 },
 	}
 	for _, f := range adjust {
 		f(&cfg)

@@ -35,7 +35,6 @@ var wellKnownLabels = []string{
 	labelOSBeta, labelArchBeta,
 }
 
-// generateNode returns the Node for registration.
 func generateNode(s *Settings, f *Facts, now time.Time) *v1.Node {
 	n := &v1.Node{
 		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Node"},

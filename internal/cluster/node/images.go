@@ -10,7 +10,6 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// maxImageNames limits the names of one image in the status.
 const maxImageNames = 5
 
 // ContainerImages converts the runtime's images to the form of the Node's status, without limits.
@@ -34,11 +33,11 @@ type imageCache struct {
 }
 
 // list returns the cached images, or lists them again if the cache is too old.
-func (s *imageCache) list(ctx context.Context, ask func(context.Context) ([]v1.ContainerImage, error)) ([]v1.ContainerImage, error) {
+func (s *imageCache) list(ctx context.Context, list func(context.Context) ([]v1.ContainerImage, error)) ([]v1.ContainerImage, error) {
 	if s.images != nil && time.Since(s.at) < imagesFor {
 		return s.images, nil
 	}
-	images, err := ask(ctx)
+	images, err := list(ctx)
 	if err != nil {
 		return nil, err
 	}

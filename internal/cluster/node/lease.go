@@ -26,10 +26,10 @@ var leaseRetry = wait.Backoff{Duration: 200 * time.Millisecond, Factor: 2, Cap: 
 // renewLease renews the node's lease (KEP-589): as long as it is renewed, the node is alive,
 // whatever its status.
 func (n *Node) renewLease(ctx context.Context) {
-	trouble := complaint{log: n.cfg.Log, what: "renew the lease of the node"}
+	failure := complaint{log: n.cfg.Log, what: "renew the lease of the node"}
 	var held *coordinationv1.Lease
 	retry := leaseRetry.DelayFunc()
-	registered := n.registered // ends a wait for a retry: a new lease needs the Node
+	registered := n.Current.registered // ends a wait for a retry: a new lease needs the Node
 	started := time.Now()
 	for {
 		n.clock.check(read(started))
@@ -38,7 +38,7 @@ func (n *Node) renewLease(ctx context.Context) {
 			return
 		}
 		if registered == nil || !apierrors.IsNotFound(err) { // the Node is about to be created
-			trouble.note(err)
+			failure.note(err)
 		}
 		held = next
 		if held != nil {
@@ -100,7 +100,7 @@ func (n *Node) getLease(ctx context.Context) (*coordinationv1.Lease, error) {
 // createLease creates the lease once the Node can be read: a lease without an owner would outlive
 // its Node.
 func (n *Node) createLease(ctx context.Context) (*coordinationv1.Lease, error) {
-	uid := n.UID()
+	uid := n.Current.UID()
 	if uid == "" {
 		owner, err := n.read(ctx)
 		if err != nil {
@@ -116,7 +116,7 @@ func (n *Node) createLease(ctx context.Context) (*coordinationv1.Lease, error) {
 func (n *Node) updateLease(ctx context.Context, base *coordinationv1.Lease) (*coordinationv1.Lease, error) {
 	ctx, cancel := context.WithTimeout(ctx, n.callTimeout)
 	defer cancel()
-	return n.cfg.Leases.UpdateLease(ctx, generateLease(base, n.cfg.Settings.Name, n.UID(), n.cfg.LeaseDuration, time.Now()))
+	return n.cfg.Leases.UpdateLease(ctx, generateLease(base, n.cfg.Settings.Name, n.Current.UID(), n.cfg.LeaseDuration, time.Now()))
 }
 
 // generateLease returns the renewed lease, based on base unless that is nil. Its owner is the Node

@@ -102,7 +102,7 @@ func TestLeaseTrouble(t *testing.T) {
 				if l == nil || *l.Spec.HolderIdentity != "n1" || !l.Spec.RenewTime.After(began) {
 					t.Errorf("lease = %+v, want one that was renewed after %v", l, began)
 				}
-				if l != nil && (len(l.OwnerReferences) != 1 || l.OwnerReferences[0].UID != w.UID()) {
+				if l != nil && (len(l.OwnerReferences) != 1 || l.OwnerReferences[0].UID != w.Current.UID()) {
 					t.Errorf("owners = %+v, want the Node", l.OwnerReferences)
 				}
 			})

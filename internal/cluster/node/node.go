@@ -47,7 +47,7 @@ type Recorder interface {
 }
 
 // Sources provide the facts for the status: every UpdateFrequency, and at each wake-up. They answer
-// at once, from memory. Nil sources are skipped.
+// at once, from memory.
 type Sources struct {
 	// Machine reads the machine; nil reads this one.
 	Machine func() (Machine, error)
@@ -60,16 +60,15 @@ type Sources struct {
 	// Problems returns the reasons why the node is not ready besides missing capacity, as they
 	// appear in the message of Ready.
 	Problems func() []error
-	// Pressure returns the pressure conditions of eviction; nil: none.
+	// Pressure returns the pressure conditions of eviction.
 	Pressure func() Pressure
 	// Devices returns the resources of device plugins.
 	Devices func() Devices
 	// DevicesForgotten reports whether the devices of an earlier agent are unknown, so that the
-	// extended resources of an existing Node must be reset; nil means true. It is called with a
-	// lock held.
+	// extended resources of an existing Node must be reset. It is called with a lock held.
 	DevicesForgotten func() bool
-	// VolumesInUse returns the attachable volumes that are mounted or about to be; nil: not known
-	// yet.
+	// VolumesInUse returns the attachable volumes that are mounted or about to be, nil while they
+	// are not known yet.
 	VolumesInUse func() []v1.UniqueVolumeName
 }
 
@@ -102,10 +101,9 @@ type Config struct {
 	RootDir string
 	// LabelsFile stores the labels that the API server last returned.
 	LabelsFile string
-	// CloseIdleConnections closes idle connections to the API server, as one may be dead; nil if
-	// there are none.
+	// CloseIdleConnections closes idle connections to the API server, as one may be dead.
 	CloseIdleConnections func()
-	// Current publishes the Node; nil: New creates one.
+	// Current publishes the Node.
 	Current *Current
 	// Random returns a number in [0,1); nil is math/rand.
 	Random func() float64
@@ -118,12 +116,11 @@ type Config struct {
 
 // Node maintains this machine's Node object. Its methods are safe for concurrent use.
 type Node struct {
-	*Current
+	// Current is Config.Current.
+	Current     *Current
 	cfg         Config
 	metrics     *metrics
 	callTimeout time.Duration
-	book        addressBook // owned by the goroutine that reports
-	imageCache  imageCache  // owned by the same goroutine
 	clock       clock
 }
 
@@ -148,18 +145,10 @@ func New(cfg Config) (*Node, error) {
 	if cfg.Sources.Network.Interfaces == nil {
 		cfg.Sources.Network = HostNetwork()
 	}
-	if cfg.Current == nil {
-		cfg.Current = NewCurrent()
-	}
 	if !cfg.Settings.RegisterNode {
 		cfg.Current.correct() // a Node that another client registers is not corrected
 	}
-	if cfg.Sources.DevicesForgotten != nil {
-		cfg.Current.forgotten = cfg.Sources.DevicesForgotten
-	}
-	if cfg.CloseIdleConnections == nil {
-		cfg.CloseIdleConnections = func() {}
-	}
+	cfg.Current.forgotten = cfg.Sources.DevicesForgotten
 	if cfg.Random == nil {
 		cfg.Random = rand.Float64
 	}
@@ -190,19 +179,19 @@ func (n *Node) Load() {
 	}
 	known := generateNode(&n.cfg.Settings, &Facts{Machine: machine}, time.Now())
 	maps.Copy(known.Labels, stored)
-	n.standIn(known)
+	n.Current.standIn(known)
 }
 
 // Run registers the Node, reports its status and renews its lease until ctx is done. While the API
 // server is unavailable, it retries.
 func (n *Node) Run(ctx context.Context) error {
-	if n.Node() == nil {
+	if n.Current.Node() == nil {
 		n.Load()
 	}
 	n.cfg.Recorder.Event(v1.EventTypeNormal, "Starting", "Starting kubelet.")
 	var running sync.WaitGroup
 	running.Go(func() { n.renewLease(ctx) })
-	running.Go(func() { n.report(ctx) })
+	running.Go(func() { newReporter(n).run(ctx) })
 	running.Wait()
 	return ctx.Err()
 }
@@ -218,7 +207,7 @@ func (n *Node) read(ctx context.Context) (*v1.Node, error) {
 	if err != nil {
 		return nil, err
 	}
-	n.adopt(got)
+	n.Current.adopt(got)
 	return got, nil
 }
 
@@ -230,10 +219,10 @@ func (n *Node) jitter(d time.Duration, part float64) time.Duration {
 
 // complaint logs a repeated failure once, and its recovery.
 type complaint struct {
-	log  *slog.Logger
-	what string
-	last string // the error that was logged last, "" if there is none
-	told bool   // a failure was logged above debug level
+	log    *slog.Logger
+	what   string
+	last   string // the error that was logged last, "" if there is none
+	warned bool   // a failure was logged above debug level
 }
 
 // note takes the result of an attempt.
@@ -241,14 +230,14 @@ func (c *complaint) note(err error) {
 	switch {
 	case err == nil && c.last != "":
 		level := slog.LevelDebug
-		if c.told {
+		if c.warned {
 			level = slog.LevelInfo
 		}
 		c.log.Log(context.Background(), level, c.what+": succeeds again", "was", c.last)
-		c.last, c.told = "", false
+		c.last, c.warned = "", false
 	case err != nil && err.Error() != c.last:
 		level := kube.LogLevel(err, slog.LevelWarn)
 		c.log.Log(context.Background(), level, c.what+": fails, and is tried again", "error", err)
-		c.last, c.told = err.Error(), c.told || level == slog.LevelWarn
+		c.last, c.warned = err.Error(), c.warned || level == slog.LevelWarn
 	}
 }

@@ -55,7 +55,7 @@ func TestRegistersNewNode(t *testing.T) {
 		w.start(t)
 		synctest.Wait()
 		select {
-		case <-w.Registered():
+		case <-w.Current.Registered():
 		default:
 			t.Fatal("not registered")
 		}
@@ -70,8 +70,8 @@ func TestRegistersNewNode(t *testing.T) {
 		if diff := cmp.Diff([]string{ready}, w.api.history()); diff != "" {
 			t.Errorf("Ready as written (-want +got):\n%s", diff)
 		}
-		if w.UID() != n.UID || w.UID() == "" {
-			t.Errorf("UID = %q, want %q", w.UID(), n.UID)
+		if w.Current.UID() != n.UID || w.Current.UID() == "" {
+			t.Errorf("UID = %q, want %q", w.Current.UID(), n.UID)
 		}
 		want := []string{
 			"Normal Starting Starting kubelet.",
@@ -100,11 +100,11 @@ func TestAPIServerAwayForHours(t *testing.T) {
 		w.api.away()
 		w.start(t)
 		after(3 * time.Hour)
-		if n := w.Node.Node(); n == nil || n.Labels[v1.LabelHostname] != "n1" || n.Status.Capacity.Cpu().Value() != 4 {
+		if n := w.Current.Node(); n == nil || n.Labels[v1.LabelHostname] != "n1" || n.Status.Capacity.Cpu().Value() != 4 {
 			t.Errorf("stand-in = %+v, want the facts of the machine", n)
 		}
-		if w.UID() != "" {
-			t.Errorf("UID = %q before the API server told it", w.UID())
+		if w.Current.UID() != "" {
+			t.Errorf("UID = %q before the API server told it", w.Current.UID())
 		}
 		if got, most := w.api.count("CreateNode"), int(3*time.Hour/registerRetry.Cap)+10; got > most {
 			t.Errorf("CreateNode was called %d times, want at most %d", got, most)
@@ -194,9 +194,9 @@ func TestTakeOverZeroesDevices(t *testing.T) {
 		w.api.fail(errors.New("no answer"), -1, "PatchNodeStatus")
 		w.start(t)
 		before, _ := w.api.snapshot()
-		w.Observe(before)
+		w.Current.Observe(before)
 		synctest.Wait()
-		if got := amounts(w.Node.Node()); got != "0 0" {
+		if got := amounts(w.Current.Node()); got != "0 0" {
 			t.Errorf("pods are admitted by %s devices before the correction, want 0 0", got)
 		}
 		w.api.back()
@@ -205,10 +205,10 @@ func TestTakeOverZeroesDevices(t *testing.T) {
 		if got := amounts(n); got != "0 0" {
 			t.Errorf("devices of the kubelet: %s, want 0 0", got)
 		}
-		w.Observe(w.api.change(func(n *v1.Node) { n.Status.Capacity[gpu] = resource.MustParse("3") }))
+		w.Current.Observe(w.api.change(func(n *v1.Node) { n.Status.Capacity[gpu] = resource.MustParse("3") }))
 		after(time.Minute)
-		if n, _ = w.api.snapshot(); amounts(n) != "3 3" || amounts(w.Node.Node()) != "3 3" {
-			t.Errorf("advertised by hand: %s, and pods are admitted by %s, want 3 3", amounts(n), amounts(w.Node.Node()))
+		if n, _ = w.api.snapshot(); amounts(n) != "3 3" || amounts(w.Current.Node()) != "3 3" {
+			t.Errorf("advertised by hand: %s, and pods are admitted by %s, want 3 3", amounts(n), amounts(w.Current.Node()))
 		}
 	})
 }
@@ -227,9 +227,9 @@ func TestTakeOverKeepsWhatOthersAdvertise(t *testing.T) {
 		})
 		w.start(t)
 		before, _ := w.api.snapshot()
-		w.Observe(before)
+		w.Current.Observe(before)
 		synctest.Wait()
-		if got := w.Node.Node().Status.Allocatable[dongle]; got.String() != "3" {
+		if got := w.Current.Node().Status.Allocatable[dongle]; got.String() != "3" {
 			t.Errorf("pods are admitted by %s at the start, want 3", got.String())
 		}
 		after(time.Minute)
@@ -244,7 +244,7 @@ func TestTakeOverKeepsWhatOthersAdvertise(t *testing.T) {
 
 func TestRestHour(t *testing.T) {
 	for name, watched := range map[string]func(*world){
-		"with a watch": func(w *world) { n, _ := w.api.snapshot(); w.Observe(n) },
+		"with a watch": func(w *world) { n, _ := w.api.snapshot(); w.Current.Observe(n) },
 		"without one":  func(*world) {},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -286,11 +286,11 @@ func TestReadinessIsToldAtOnce(t *testing.T) {
 		w.events.take()
 		after(3 * time.Second)
 		w.machine.set(func(m *machine) { m.problem = errors.New("container runtime is down") })
-		w.Wake()
+		w.Current.Wake()
 		synctest.Wait()
 		after(time.Second)
 		w.machine.set(func(m *machine) { m.problem = nil })
-		w.Wake()
+		w.Current.Wake()
 		synctest.Wait()
 		if diff := cmp.Diff([]string{ready, "False container runtime is down", ready}, w.api.history()); diff != "" {
 			t.Errorf("Ready as written (-want +got):\n%s", diff)
@@ -359,11 +359,11 @@ func TestStatusTries(t *testing.T) {
 		w.start(t)
 		synctest.Wait()
 		n, _ := w.api.snapshot()
-		w.Observe(n)
+		w.Current.Observe(n)
 		gets := w.api.count("GetNode")
 		w.machine.set(func(m *machine) { m.facts.CPUs = 8 })
 		w.api.fail(errAway, statusTries-1, "PatchNodeStatus")
-		w.Wake()
+		w.Current.Wake()
 		synctest.Wait()
 		if got := w.api.count("PatchNodeStatus"); got != statusTries {
 			t.Errorf("patched %d times, want %d", got, statusTries)
@@ -399,9 +399,9 @@ func TestCordon(t *testing.T) {
 		w.start(t)
 		synctest.Wait()
 		w.events.take()
-		w.Observe(w.api.change(func(n *v1.Node) { n.Spec.Unschedulable = true }))
+		w.Current.Observe(w.api.change(func(n *v1.Node) { n.Spec.Unschedulable = true }))
 		synctest.Wait()
-		w.Observe(w.api.change(func(n *v1.Node) { n.Spec.Unschedulable = false }))
+		w.Current.Observe(w.api.change(func(n *v1.Node) { n.Spec.Unschedulable = false }))
 		synctest.Wait()
 		want := []string{"Normal NodeNotSchedulable Node n1 status is now: NodeNotSchedulable", "Normal NodeSchedulable Node n1 status is now: NodeSchedulable"}
 		if diff := cmp.Diff(want, w.events.take()); diff != "" {
@@ -418,9 +418,9 @@ func TestDeletedNodeStaysDeleted(t *testing.T) {
 		w.api.mu.Lock()
 		w.api.node, w.api.lease = nil, nil
 		w.api.mu.Unlock()
-		w.Observe(nil)
-		if w.UID() != "" {
-			t.Errorf("UID = %q of a deleted Node", w.UID())
+		w.Current.Observe(nil)
+		if w.Current.UID() != "" {
+			t.Errorf("UID = %q of a deleted Node", w.Current.UID())
 		}
 		after(time.Hour)
 		if n, l := w.api.snapshot(); n != nil || l != nil {
@@ -435,9 +435,9 @@ func TestDeletedNodeStaysDeleted(t *testing.T) {
 func TestDeletingNodeHasNoUID(t *testing.T) {
 	w := newWorld(t)
 	now := metav1.Now()
-	w.Observe(&v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1", UID: "uid", DeletionTimestamp: &now}})
-	if w.UID() != "" {
-		t.Errorf("UID = %q of a Node that is being deleted", w.UID())
+	w.Current.Observe(&v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1", UID: "uid", DeletionTimestamp: &now}})
+	if w.Current.UID() != "" {
+		t.Errorf("UID = %q of a Node that is being deleted", w.Current.UID())
 	}
 }
 
@@ -446,13 +446,13 @@ func TestOlderNodeIsNotTaken(t *testing.T) {
 	node := func(uid types.UID, rv string) *v1.Node {
 		return &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1", UID: uid, ResourceVersion: rv}}
 	}
-	w.Observe(node("uid-1", "10"))
-	w.Observe(node("uid-1", "9"))
-	if got := w.Node.Node().ResourceVersion; got != "10" {
+	w.Current.Observe(node("uid-1", "10"))
+	w.Current.Observe(node("uid-1", "9"))
+	if got := w.Current.Node().ResourceVersion; got != "10" {
 		t.Errorf("resource version = %s after an older one came late, want 10", got)
 	}
-	w.Observe(node("uid-2", "3"))
-	if got := w.Node.Node().UID; got != "uid-2" {
+	w.Current.Observe(node("uid-2", "3"))
+	if got := w.Current.Node().UID; got != "uid-2" {
 		t.Errorf("UID = %s, want that of the Node that was made again", got)
 	}
 }
@@ -462,19 +462,19 @@ func TestLabelsAreKept(t *testing.T) {
 		w := newWorld(t)
 		stop := w.start(t)
 		synctest.Wait()
-		w.Observe(w.api.change(func(n *v1.Node) { n.Labels["disk"] = "ssd" }))
+		w.Current.Observe(w.api.change(func(n *v1.Node) { n.Labels["disk"] = "ssd" }))
 		synctest.Wait()
 		want, _ := w.api.snapshot()
 		stop()
 
 		next := newWorld(t, func(c *Config) { c.LabelsFile = w.cfg.LabelsFile })
 		next.Load()
-		if diff := cmp.Diff(want.Labels, next.Node.Node().Labels); diff != "" {
+		if diff := cmp.Diff(want.Labels, next.Current.Node().Labels); diff != "" {
 			t.Errorf("labels of the next process before the API server answered (-want +got):\n%s", diff)
 		}
 		other := newWorld(t, func(c *Config) { c.LabelsFile, c.Settings.Name = w.cfg.LabelsFile, "n2" })
 		other.Load()
-		if _, ok := other.Node.Node().Labels["disk"]; ok {
+		if _, ok := other.Current.Node().Labels["disk"]; ok {
 			t.Error("a node has the labels of another")
 		}
 	})

@@ -24,11 +24,13 @@ const (
 
 // reporter writes the Node's status. It is not safe for concurrent use.
 type reporter struct {
-	*Node
+	node       *Node
+	addresses  addressCache
+	images     imageCache
 	started    time.Time
 	nextReport time.Time // when the status is written even without a change
 	ready      bool      // this process has reported Ready
-	made       bool      // the API server had no such Node before
+	created    bool      // the API server had no such Node before
 	last       *Facts    // of the last round
 
 	labels        map[string]string // as stored; nil before the first
@@ -37,15 +39,19 @@ type reporter struct {
 	noFacts, noLabels, noStatus complaint
 }
 
-// report registers the Node, then writes its status after each change and at ReportFrequency.
-func (n *Node) report(ctx context.Context) {
-	r := &reporter{
-		Node: n, started: time.Now(),
+func newReporter(n *Node) *reporter {
+	return &reporter{
+		node: n, started: time.Now(),
 		noFacts:  complaint{log: n.cfg.Log, what: "find the facts of the node"},
 		noLabels: complaint{log: n.cfg.Log, what: "keep the labels of the node"},
 		noStatus: complaint{log: n.cfg.Log, what: "report the status of the node"},
 	}
-	if n.cfg.Settings.RegisterNode && !r.register(ctx) {
+}
+
+// run registers the Node, then writes its status after each change and at ReportFrequency, until
+// ctx is done.
+func (r *reporter) run(ctx context.Context) {
+	if r.node.cfg.Settings.RegisterNode && !r.register(ctx) {
 		return
 	}
 	for {
@@ -63,7 +69,7 @@ func (n *Node) report(ctx context.Context) {
 
 // await waits for the next round, and returns false if ctx is done first.
 func (r *reporter) await(ctx context.Context) bool {
-	period := time.NewTimer(r.jitter(r.cfg.UpdateFrequency, 0.04))
+	period := time.NewTimer(r.node.jitter(r.node.cfg.UpdateFrequency, 0.04))
 	defer period.Stop()
 	var fast <-chan time.Time
 	if !r.ready && r.notReady() {
@@ -77,9 +83,9 @@ func (r *reporter) await(ctx context.Context) bool {
 			return false
 		case <-period.C:
 			return true
-		case <-r.wake:
+		case <-r.node.Current.wake:
 			return true
-		case <-r.observed:
+		case <-r.node.Current.observed:
 			r.note()
 		case <-fast:
 			if time.Since(r.started) > fastLimit {
@@ -95,7 +101,7 @@ func (r *reporter) await(ctx context.Context) bool {
 func (r *reporter) notReady() bool {
 	f := *r.last
 	r.collectHealth(&f)
-	return notReady(&r.cfg.Settings, &f, computeCapacity(&r.cfg.Settings, &f.Machine)) != nil
+	return notReady(&r.node.cfg.Settings, &f, computeCapacity(&r.node.cfg.Settings, &f.Machine)) != nil
 }
 
 // facts collects the facts and logs errors.
@@ -113,9 +119,9 @@ func (r *reporter) sync(ctx context.Context) error {
 	facts := r.facts(ctx)
 	var err error
 	for try := range statusTries {
-		base := r.known()
+		base := r.node.Current.known()
 		if try > 0 || base == nil {
-			base, err = r.read(ctx)
+			base, err = r.node.read(ctx)
 		}
 		if err == nil {
 			err = r.write(ctx, base, facts)
@@ -125,7 +131,7 @@ func (r *reporter) sync(ctx context.Context) error {
 		}
 		if try > 0 {
 			// A dead connection is detected only when it is used, and each use times out.
-			r.cfg.CloseIdleConnections()
+			r.node.cfg.CloseIdleConnections()
 		}
 	}
 	return err
@@ -136,7 +142,7 @@ func (r *reporter) sync(ctx context.Context) error {
 func (r *reporter) write(ctx context.Context, base *v1.Node, facts *Facts) error {
 	now := time.Now()
 	next := *base
-	next.Status = generateStatus(&r.cfg.Settings, facts, base, now)
+	next.Status = generateStatus(&r.node.cfg.Settings, facts, base, now)
 	// Differs from the kubelet: its restart may report NotReady until its first checks are done.
 	if !r.ready && isReady(base.Status.Conditions) && !isReady(next.Status.Conditions) && now.Sub(r.started) < settleLimit {
 		return nil
@@ -145,11 +151,11 @@ func (r *reporter) write(ctx context.Context, base *v1.Node, facts *Facts) error
 	if !changed && now.Before(r.nextReport) {
 		return nil
 	}
-	if err := r.patch(ctx, r.cfg.Nodes.PatchNodeStatus, base, &next); err != nil {
+	if err := r.patch(ctx, r.node.cfg.Nodes.PatchNodeStatus, base, &next); err != nil {
 		return err
 	}
 	r.record(base, &next)
-	again := now.Add(r.cfg.ReportFrequency)
+	again := now.Add(r.node.cfg.ReportFrequency)
 	if changed || r.nextReport.IsZero() {
 		again = r.spread(again)
 	}
@@ -160,7 +166,7 @@ func (r *reporter) write(ctx context.Context, base *v1.Node, facts *Facts) error
 // spread moves the time of a report to a random one around it, so that nodes that changed together
 // do not keep reporting together.
 func (r *reporter) spread(due time.Time) time.Time {
-	return due.Add(time.Duration((r.cfg.Random() - 0.5) * float64(r.cfg.ReportFrequency)))
+	return due.Add(time.Duration((r.node.cfg.Random() - 0.5) * float64(r.node.cfg.ReportFrequency)))
 }
 
 // reported notes the written status, and the time of the next write without a change.
@@ -168,8 +174,8 @@ func (r *reporter) reported(n *v1.Node, again time.Time) {
 	r.nextReport = again
 	if !r.ready && isReady(n.Status.Conditions) {
 		r.ready = true
-		if r.made {
-			r.metrics.reach(stepReady)
+		if r.created {
+			r.node.metrics.reach(stepReady)
 		}
 	}
 }
@@ -177,10 +183,10 @@ func (r *reporter) reported(n *v1.Node, again time.Time) {
 // record records the events of a status write.
 func (r *reporter) record(old, new *v1.Node) {
 	for _, reason := range flips(old.Status.Conditions, new.Status.Conditions) {
-		r.cfg.Recorder.Event(v1.EventTypeNormal, reason, statusMessage(new.Name, reason))
+		r.node.cfg.Recorder.Event(v1.EventTypeNormal, reason, statusMessage(new.Name, reason))
 	}
 	if message := rebooted(old, new); message != "" {
-		r.cfg.Recorder.Event(v1.EventTypeWarning, "Rebooted", message)
+		r.node.cfg.Recorder.Event(v1.EventTypeWarning, "Rebooted", message)
 	}
 }
 
@@ -190,7 +196,7 @@ func statusMessage(node, reason string) string {
 
 // note handles the Node's other fields: it stores the labels and records an event for a cordon.
 func (r *reporter) note() {
-	n := r.Node.Node()
+	n := r.node.Current.Node()
 	if n.UID == "" {
 		return // the stand-in
 	}
@@ -199,11 +205,11 @@ func (r *reporter) note() {
 		if n.Spec.Unschedulable {
 			reason = "NodeNotSchedulable"
 		}
-		r.cfg.Recorder.Event(v1.EventTypeNormal, reason, statusMessage(n.Name, reason))
+		r.node.cfg.Recorder.Event(v1.EventTypeNormal, reason, statusMessage(n.Name, reason))
 	}
 	r.unschedulable = &n.Spec.Unschedulable
 	if r.labels == nil || !maps.Equal(r.labels, n.Labels) {
-		err := writeLabels(r.cfg.LabelsFile, n.Name, n.Labels)
+		err := writeLabels(r.node.cfg.LabelsFile, n.Name, n.Labels)
 		r.noLabels.note(err)
 		if err == nil {
 			r.labels = maps.Clone(n.Labels)

@@ -121,13 +121,13 @@ func (h *RuntimeHealth) NetworkReady() error { return h.network.Err() }
 // otherwise every 5 s, or every minute while changes of the runtime and its network are reported.
 func (h *RuntimeHealth) Run(ctx context.Context) error {
 	retry := runtimeRetry.DelayFunc()
-	said := ""
+	lastLogged := ""
 	for {
 		err := h.check(ctx)
 		ready, network := h.Ready(), h.NetworkReady()
-		if now := describeRuntime(h.State(), ready, network); now != said {
+		if now := describeRuntime(h.State(), ready, network); now != lastLogged {
 			h.log.Info("state of the container runtime", "state", now)
-			said = now
+			lastLogged = now
 			h.cfg.Changed()
 		}
 		next := h.period()

@@ -41,8 +41,8 @@ func TestOverAPIServer(t *testing.T) {
 		stop := w.start(t)
 		after(time.Minute)
 		first := node()
-		if !isReady(first.Status.Conditions) || first.UID != w.UID() {
-			t.Errorf("node = %+v, want it Ready with UID %s", first, w.UID())
+		if !isReady(first.Status.Conditions) || first.UID != w.Current.UID() {
+			t.Errorf("node = %+v, want it Ready with UID %s", first, w.Current.UID())
 		}
 		lease, ok := kubetest.Get[*coordinationv1.Lease](server, v1.NamespaceNodeLease, "n1")
 		if !ok || lease.OwnerReferences[0].UID != first.UID {
@@ -57,7 +57,7 @@ func TestOverAPIServer(t *testing.T) {
 			m.facts.CPUs = 8
 			m.facts.HugePages = map[int64]int64{1 << 30: 0}
 		})
-		w.Wake()
+		w.Current.Wake()
 		synctest.Wait()
 		changed := node()
 		if _, ok := changed.Status.Capacity["hugepages-2Mi"]; ok || changed.Status.Capacity.Cpu().Value() != 8 {
@@ -84,8 +84,8 @@ func TestOverAPIServer(t *testing.T) {
 		if got := server.Count("patch", "nodes/status"); got != 1 {
 			t.Errorf("the next process wrote the status %d times in a minute, want once, the heartbeat", got)
 		}
-		if next.UID() != first.UID {
-			t.Errorf("UID = %s, want %s", next.UID(), first.UID)
+		if next.Current.UID() != first.UID {
+			t.Errorf("UID = %s, want %s", next.Current.UID(), first.UID)
 		}
 
 		// Stopped for a minute: nothing but time is lost.

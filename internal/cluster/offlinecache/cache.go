@@ -3,7 +3,6 @@ package offlinecache
 import (
 	"cmp"
 	"context"
-	"crypto/sha256"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -11,7 +10,6 @@ import (
 	"sync"
 	"time"
 
-	certificatesv1beta1 "k8s.io/api/certificates/v1beta1"
 	v1 "k8s.io/api/core/v1"
 
 	"berth/internal/checkpoint"
@@ -55,38 +53,20 @@ type Config struct {
 // for concurrent use.
 type Cache struct {
 	Config
-	writer *checkpoint.Writer
-	files  *files
-	dirty  *pod.Inbox[ref] // records that may be older than the cached entry
+	entries *entries
+	writer  *checkpoint.Writer
 
 	serving  chan struct{} // closed when the cache begins to serve
 	disabled chan struct{} // closed when the API server has listed the pods
 	settled  chan struct{} // capacity 1: no follower waits for the server's version
 
 	mu           sync.Mutex
-	entries      map[ref]*entry                            // guarded by mu; the pods and the objects that they refer to
-	pods         []*v1.Pod                                 // guarded by mu; the cached pods
-	served       map[ref]cachedObject                      // guarded by mu; nil while not serving
-	stale        int                                       // guarded by mu; followed objects whose cached version is stale
-	servingSince time.Time                                 // guarded by mu; when serving began
-	sweep        bool                                      // guarded by mu; unreferenced records are to be removed
-	aside        map[string]bool                           // guarded by mu; files that this agent set aside
-	expired      map[ref]bool                              // guarded by mu; tokens that had expired when served
-	allServices  []*v1.Service                             // guarded by mu; nil before the first list
-	allBundles   []*certificatesv1beta1.ClusterTrustBundle // guarded by mu; nil before the first list
+	served       map[ref]cachedObject // guarded by mu; nil while not serving
+	servingSince time.Time            // guarded by mu; when serving began
+	stale        int                  // guarded by mu; followed objects whose cached version is stale
+	expired      map[ref]bool         // guarded by mu; tokens that had expired when served
 }
 
-// entry is the entry of a referenced object. Its fields are guarded by the Cache's mu.
-type entry struct {
-	refs     int // number of references to it
-	children []ref
-	object   any  // what is to be written
-	fresh    bool // object is the server's answer, maybe not written yet; nil: none
-	// written is the digest of the file's content, nil while it is not known.
-	written *[sha256.Size]byte
-}
-
-// cachedObject is a cached object and the time when it was cached.
 type cachedObject struct {
 	object   any // nil: it did not exist
 	cachedAt time.Time
@@ -102,13 +82,13 @@ func New(cfg Config) (*Cache, error) {
 	case !cfg.Objects.IsValid():
 		return nil, fmt.Errorf("offline cache: %q is no choice of objects", cfg.Objects)
 	}
+	e := newEntries(cfg)
 	c := &Cache{
-		Config: cfg, files: newFiles(cfg.Dir, cfg.Node, cfg.Server), dirty: pod.NewInbox[ref](),
+		Config: cfg, entries: e, expired: map[ref]bool{},
 		serving: make(chan struct{}), disabled: make(chan struct{}), settled: make(chan struct{}, 1),
-		entries: map[ref]*entry{}, aside: map[string]bool{}, expired: map[ref]bool{},
 	}
 	c.writer = checkpoint.NewWriter(checkpoint.WriterConfig{
-		What: "pods and objects for a start without the API server", Wake: c.dirty.Wake(), Write: c.write, Delay: writeDelay, Log: cfg.Log,
+		What: "pods and objects for a start without the API server", Wake: e.dirty.Wake(), Write: e.write, Delay: writeDelay, Log: cfg.Log,
 	})
 	return c, nil
 }
@@ -121,19 +101,14 @@ func (c *Cache) Load() {
 	var err error
 	switch c.Objects {
 	case config.KeepNothing:
-		err = c.files.drop(plainDir, sealedDir, keyDir)
+		err = c.entries.files.drop(plainDir, sealedDir, keyDir)
 	case config.KeepPods:
-		err = c.files.drop(sealedDir, keyDir)
+		err = c.entries.files.drop(sealedDir, keyDir)
 	case config.KeepAll:
 	}
 	if err != nil {
 		c.Log.Warn("Failed to remove objects that must not be cached", "error", err)
 	}
-}
-
-// caches reports whether objects of the kind are cached.
-func (c *Cache) caches(of kind) bool {
-	return c.Objects == config.KeepAll || c.Objects == config.KeepPods && !of.isSecret()
 }
 
 // Health returns the error of failing writes and since when they fail, or nil.
@@ -142,7 +117,7 @@ func (c *Cache) Health() error { return c.writer.Health() }
 // Describe adds to the error of the API server's condition how many pods are served from the cache.
 func (c *Cache) Describe(err error) error {
 	c.mu.Lock()
-	n, since, serving := len(c.pods), c.servingSince, c.served != nil
+	since, serving := c.servingSince, c.served != nil
 	c.mu.Unlock()
 	if !serving {
 		return err
@@ -150,7 +125,7 @@ func (c *Cache) Describe(err error) error {
 	if err == nil {
 		err = health.Since(errors.New("the API server has not listed the pods of this node since the agent started"), since)
 	}
-	return fmt.Errorf("%w; %d pods are synced from the offline cache", err, n)
+	return fmt.Errorf("%w; %d pods are synced from the offline cache", err, len(c.entries.cachedPods()))
 }
 
 // isServing reports whether the API server is unavailable and the cache is serving.
@@ -174,20 +149,20 @@ func (c *Cache) hasServed() bool {
 }
 
 // cached returns the cached object while the cache is serving; nil and true if it did not exist.
-func cached[T any](c *Cache, r ref) (*T, bool) {
+func cached[P any](c *Cache, r ref) (o P, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	l, ok := c.served[r]
 	if !ok || l.object == nil {
-		return nil, ok
+		return o, ok
 	}
-	o, ok := l.object.(*T)
+	o, ok = l.object.(P)
 	return o, ok
 }
 
 // serve loads the cache and begins to serve it. It returns the pods that may start.
 func (c *Cache) serve() []*v1.Pod {
-	objects := c.load()
+	objects := c.entries.load()
 	if objects == nil {
 		return nil
 	}
@@ -213,7 +188,7 @@ func (c *Cache) serve() []*v1.Pod {
 	c.mu.Lock()
 	c.served, c.servingSince = objects, time.Now()
 	c.mu.Unlock()
-	c.setPods(pods)
+	c.entries.setPods(pods)
 	close(c.serving)
 	return pods
 }
@@ -251,19 +226,11 @@ func (c *Cache) record(p *v1.Pod, objects map[ref]cachedObject, reason string, u
 		case ok && l.object != nil && r.Kind != services && r.Kind != accounts:
 			e.Why += fmt.Sprintf(", %v at %s", r, l.cachedAt.Format(time.RFC3339))
 		case !ok && r.Kind != accounts && r.Kind != drivers:
-			missing += fmt.Sprintf("; %v is not cached%s", r, c.hint(r.Kind))
+			missing += fmt.Sprintf("; %v is not cached%s", r, c.entries.hint(r.Kind))
 		}
 	}
 	e.Why += missing
 	c.Journal.Record(e)
-}
-
-// hint returns the flag with which missing objects of the kind are cached, "" if they are cached.
-func (c *Cache) hint(missing kind) string {
-	if c.caches(missing) {
-		return ""
-	}
-	return " (--keep-objects=all caches Secrets and tokens)"
 }
 
 // component is this package's name in the journal.
@@ -278,12 +245,11 @@ func entryOf(p *v1.Pod, decision string) journal.Entry {
 // not start with stale ones.
 func (c *Cache) disable(ctx context.Context, pods []*v1.Pod) {
 	wasServing := c.isServing()
-	before := c.setPods(pods)
+	before := c.entries.setPods(pods)
+	c.entries.requestSweep()
 	c.mu.Lock()
-	c.sweep = true
 	stale := c.stale
 	c.mu.Unlock()
-	c.dirty.Put(ref{}) // triggers the sweep
 	close(c.disabled)
 	if !wasServing {
 		return

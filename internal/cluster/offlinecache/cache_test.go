@@ -64,7 +64,7 @@ func (n *node) begin() {
 	if err != nil {
 		n.Fatal(err)
 	}
-	n.api = offlinecache.API{Follower: kube.Follower{Client: client, Node: "node"}, Cache: n.Cache}
+	n.api = offlinecache.API{PodObjects: kube.PodObjects{Client: client, Node: "node"}, Cache: n.Cache}
 	n.watch = n.Watch(func(changed func()) offlinecache.ServerPods {
 		return kube.NewWatch[*v1.Pod](client, kube.OfNode("node"), changed)
 	}, func() {})

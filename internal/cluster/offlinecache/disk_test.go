@@ -157,7 +157,7 @@ func TestWriteErrors(t *testing.T) {
 		if err := n.Health(); err != nil {
 			t.Errorf("when it can be written: %v", err)
 		}
-		if _, err := n.api.GetSecret(t.Context(), "default", "s"); err != nil {
+		if _, err := n.api.ReadSecret(t.Context(), "default", "s", metav1.GetOptions{}); err != nil {
 			t.Fatal(err)
 		}
 		settle()
@@ -209,7 +209,7 @@ func TestKeyRetried(t *testing.T) {
 				mend := c.spoil(t, n)
 				n.begin()
 				for _, s := range pull {
-					if _, err := n.api.GetSecret(t.Context(), "default", s.Name); err != nil {
+					if _, err := n.api.ReadSecret(t.Context(), "default", s.Name, metav1.GetOptions{}); err != nil {
 						t.Fatal(err)
 					}
 				}

@@ -5,11 +5,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
+	"sync"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
-	certificatesv1beta1 "k8s.io/api/certificates/v1beta1"
 	v1 "k8s.io/api/core/v1"
 
 	"berth/internal/checkpoint"
@@ -17,15 +18,74 @@ import (
 	"berth/internal/pod"
 )
 
+// entries are the cached pods, the objects that they refer to, and the files of both. It is safe
+// for concurrent use, except files.
+type entries struct {
+	objects config.KeepObjects
+	log     *slog.Logger
+	files   *files          // used by the writer
+	dirty   *pod.Inbox[ref] // records that may be older than the cached entry
+
+	mu    sync.Mutex
+	byRef map[ref]*entry         // guarded by mu; the pods and the objects that they refer to
+	pods  []*v1.Pod              // guarded by mu; the cached pods
+	lists map[kind]func(ref) any // guarded by mu; the objects of a record, from the newest complete list
+	sweep bool                   // guarded by mu; unreferenced records are to be removed
+	aside map[string]bool        // guarded by mu; files that this agent set aside
+}
+
+// entry is the entry of a referenced object. Its fields are guarded by the entries' mu.
+type entry struct {
+	refs     int // number of references to it
+	children []ref
+	object   any  // what is to be written
+	fresh    bool // object is the server's answer, maybe not written yet; nil: none
+	// written is the digest of the file's content, nil while it is not known.
+	written *[sha256.Size]byte
+}
+
+func newEntries(cfg Config) *entries {
+	return &entries{
+		objects: cfg.Objects, log: cfg.Log, files: newFiles(cfg.Dir, cfg.Node, cfg.Server), dirty: pod.NewInbox[ref](),
+		byRef: map[ref]*entry{}, lists: map[kind]func(ref) any{}, aside: map[string]bool{},
+	}
+}
+
+func (s *entries) caches(of kind) bool {
+	return s.objects == config.KeepAll || s.objects == config.KeepPods && !of.isSecret()
+}
+
+// hint returns the flag with which missing objects of the kind are cached, "" if they are cached.
+func (s *entries) hint(missing kind) string {
+	if s.caches(missing) {
+		return ""
+	}
+	return " (--keep-objects=all caches Secrets and tokens)"
+}
+
+func (s *entries) cachedPods() []*v1.Pod {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.pods
+}
+
+// requestSweep makes the writer remove unreferenced records.
+func (s *entries) requestSweep() {
+	s.mu.Lock()
+	s.sweep = true
+	s.mu.Unlock()
+	s.dirty.Put(ref{})
+}
+
 // setPods replaces the cached pods and their references, and returns the previous pods. Mirror pods
 // are not cached: their API objects come from this node.
-func (c *Cache) setPods(pods []*v1.Pod) (before []*v1.Pod) {
-	if c.Objects == config.KeepNothing {
+func (s *entries) setPods(pods []*v1.Pod) (before []*v1.Pod) {
+	if s.objects == config.KeepNothing {
 		return nil
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	before, c.pods = c.pods, pods
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	before, s.pods = s.pods, pods
 	// Usually few pods differ: skip the common prefix and suffix.
 	removed, added := before, pods
 	for len(removed) > 0 && len(added) > 0 && removed[0] == added[0] {
@@ -45,32 +105,32 @@ func (c *Cache) setPods(pods []*v1.Pod) (before []*v1.Pod) {
 		last, exists := previous[p.UID]
 		delete(previous, p.UID)
 		if !exists {
-			c.refLocked(podRef(p.UID))
+			s.refLocked(podRef(p.UID))
 		}
 		if last != p {
-			c.storeLocked(podRef(p.UID), p)
+			s.storeLocked(podRef(p.UID), p)
 		}
 	}
 	for uid := range previous {
-		c.unrefLocked(podRef(uid))
+		s.unrefLocked(podRef(uid))
 	}
 	return before
 }
 
 // store caches the server's answer for a referenced object; nil: the object does not exist.
-func store[P any](c *Cache, r ref, o *P) {
+func store[P comparable](s *entries, r ref, o P) {
 	var object any
-	if o != nil {
+	if none := *new(P); o != none {
 		object = o
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.storeLocked(r, object)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.storeLocked(r, object)
 }
 
-func (c *Cache) storeLocked(r ref, o any) {
-	e := c.entries[r]
-	if e == nil || !c.caches(r.Kind) {
+func (s *entries) storeLocked(r ref, o any) {
+	e := s.byRef[r]
+	if e == nil || !s.caches(r.Kind) {
 		return
 	}
 	e.object, e.fresh = o, true
@@ -84,87 +144,68 @@ func (c *Cache) storeLocked(r ref, o any) {
 		}
 	}
 	for _, child := range e.children {
-		c.refLocked(child)
+		s.refLocked(child)
 	}
 	for _, child := range before {
-		c.unrefLocked(child)
+		s.unrefLocked(child)
 	}
-	c.dirty.Put(r)
+	s.dirty.Put(r)
 }
 
 // refLocked adds a reference to the entry.
-func (c *Cache) refLocked(r ref) {
-	e := c.entries[r]
+func (s *entries) refLocked(r ref) {
+	e := s.byRef[r]
 	if e == nil {
 		e = &entry{}
-		c.entries[r] = e
-		switch r.Kind { // the objects that were listed may include some of it
-		case services:
-			e.fresh = c.allServices != nil
-		case trustBundles:
-			e.fresh = c.allBundles != nil
-		}
-		c.dirty.Put(r)
+		s.byRef[r] = e
+		e.fresh = s.lists[r.Kind] != nil // the objects that were listed may include some of it
+		s.dirty.Put(r)
 	}
 	e.refs++
 }
 
 // unrefLocked drops a reference. An entry without references is deleted, with its own references.
-func (c *Cache) unrefLocked(r ref) {
-	e := c.entries[r]
+func (s *entries) unrefLocked(r ref) {
+	e := s.byRef[r]
 	if e == nil {
 		return
 	}
 	if e.refs--; e.refs > 0 {
 		return
 	}
-	delete(c.entries, r)
-	c.dirty.Put(r)
+	delete(s.byRef, r)
+	s.dirty.Put(r)
 	for _, child := range e.children {
-		c.unrefLocked(child)
+		s.unrefLocked(child)
 	}
 }
 
-// storeToken caches a token of a cached pod.
-func (c *Cache) storeToken(r ref, uid pod.UID, t *authenticationv1.TokenRequest) {
-	if !c.caches(tokens) {
+func (s *entries) storeToken(r ref, uid pod.UID, t *authenticationv1.TokenRequest) {
+	if !s.caches(tokens) {
 		return
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	e := c.entries[podRef(uid)]
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	e := s.byRef[podRef(uid)]
 	if e == nil {
 		return
 	}
 	if !slices.Contains(e.children, r) {
 		e.children = append(slices.Clip(e.children), r)
-		c.refLocked(r)
+		s.refLocked(r)
 	}
-	c.storeLocked(r, t)
+	s.storeLocked(r, t)
 }
 
-// storeServices caches the Services of the cluster.
-func (c *Cache) storeServices(all []*v1.Service) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.allServices = append([]*v1.Service{}, all...)
-	c.refreshLocked(services)
-}
-
-// storeBundles caches the ClusterTrustBundles of the cluster.
-func (c *Cache) storeBundles(all []*certificatesv1beta1.ClusterTrustBundle) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.allBundles = append([]*certificatesv1beta1.ClusterTrustBundle{}, all...)
-	c.refreshLocked(trustBundles)
-}
-
-// refreshLocked marks all entries of the kind for writing: they are selections of a list.
-func (c *Cache) refreshLocked(of kind) {
-	for r, e := range c.entries {
+// storeList caches the objects of a complete list: selection returns those of a record.
+func (s *entries) storeList(of kind, selection func(ref) any) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.lists[of] = selection
+	for r, e := range s.byRef {
 		if r.Kind == of {
 			e.fresh = true
-			c.dirty.Put(r)
+			s.dirty.Put(r)
 		}
 	}
 }
@@ -179,35 +220,35 @@ func (c *causes) add(err error) {
 }
 
 // write brings the files up to date with the cached entries.
-func (c *Cache) write() error {
+func (s *entries) write() error {
 	var errs causes
-	for _, r := range c.dirty.Take() {
-		if r == (ref{}) || !c.caches(r.Kind) {
+	for _, r := range s.dirty.Take() {
+		if r == (ref{}) || !s.caches(r.Kind) {
 			continue
 		}
-		if err := c.writeOne(r); err != nil {
+		if err := s.writeOne(r); err != nil {
 			errs.add(err)
-			c.dirty.Put(r) // retried with the next write
+			s.dirty.Put(r) // retried with the next write
 		}
 	}
-	c.mu.Lock()
-	sweep := c.sweep
-	c.mu.Unlock()
+	s.mu.Lock()
+	sweep := s.sweep
+	s.mu.Unlock()
 	if sweep {
-		errs.add(c.sweepFiles())
+		errs.add(s.sweepFiles())
 	}
 	return errors.Join(errs...)
 }
 
-func (c *Cache) writeOne(r ref) error {
-	c.mu.Lock()
-	e := c.entries[r]
+func (s *entries) writeOne(r ref) error {
+	s.mu.Lock()
+	e := s.byRef[r]
 	if e == nil {
-		c.mu.Unlock()
-		return c.files.remove(r)
+		s.mu.Unlock()
+		return s.files.remove(r)
 	}
-	object, fresh, written := c.objectLocked(r, e), e.fresh, e.written
-	c.mu.Unlock()
+	object, fresh, written := s.objectLocked(r, e), e.fresh, e.written
+	s.mu.Unlock()
 	if !fresh {
 		return nil // the file has the newest version of this run
 	}
@@ -217,33 +258,29 @@ func (c *Cache) writeOne(r ref) error {
 	}
 	sum := sha256.Sum256(essence)
 	if written == nil {
-		written = c.digestOf(r)
+		written = s.digestOf(r)
 	}
 	if written == nil || *written != sum {
-		if err := c.files.write(r, text); err != nil {
+		if err := s.files.write(r, text); err != nil {
 			return err
 		}
 	}
-	c.wrote(r, object, &sum)
+	s.wrote(r, object, &sum)
 	return nil
 }
 
-// objectLocked returns the object to write.
-func (c *Cache) objectLocked(r ref, e *entry) any {
-	switch r.Kind {
-	case services:
-		return selectServices(c.allServices, r)
-	case trustBundles:
-		return selectBundles(c.allBundles, r.Name)
+func (s *entries) objectLocked(r ref, e *entry) any {
+	if selection := s.lists[r.Kind]; selection != nil {
+		return selection(r)
 	}
 	return e.object
 }
 
 // wrote notes the content of the file. An object that arrived meanwhile is still to be written.
-func (c *Cache) wrote(r ref, object any, sum *[sha256.Size]byte) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	e := c.entries[r]
+func (s *entries) wrote(r ref, object any, sum *[sha256.Size]byte) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	e := s.byRef[r]
 	if e == nil {
 		return
 	}
@@ -254,8 +291,8 @@ func (c *Cache) wrote(r ref, object any, sum *[sha256.Size]byte) {
 }
 
 // digestOf returns the digest of the record of an earlier run, nil if it cannot be read.
-func (c *Cache) digestOf(r ref) *[sha256.Size]byte {
-	rec, err := c.files.read(c.files.path(r))
+func (s *entries) digestOf(r ref) *[sha256.Size]byte {
+	rec, err := s.files.read(s.files.path(r))
 	if err != nil || rec.Object == nil {
 		return nil
 	}
@@ -291,43 +328,43 @@ func render(o any) (text, essence []byte, err error) {
 
 // sweepFiles removes records without references, left by an earlier run or another cluster. It
 // retains references of cached claims and volumes that have not been read yet.
-func (c *Cache) sweepFiles() error {
-	paths, err := c.files.paths()
+func (s *entries) sweepFiles() error {
+	paths, err := s.files.paths()
 	if err != nil {
 		return err
 	}
 	wanted, uids := map[string]bool{}, map[string]bool{}
-	c.mu.Lock()
-	for r := range c.entries {
-		wanted[c.files.path(r)] = true
+	s.mu.Lock()
+	for r := range s.byRef {
+		wanted[s.files.path(r)] = true
 		if r.Kind == podKind {
 			uids[r.Name] = true
 		}
 	}
-	for path := range c.aside {
+	for path := range s.aside {
 		wanted[path] = true
 	}
-	c.mu.Unlock()
+	s.mu.Unlock()
 	found := map[string]record{}
 	for _, path := range paths {
 		if !isRecord(path) {
 			continue
 		}
-		if rec, err := c.files.read(path); err == nil {
+		if rec, err := s.files.read(path); err == nil {
 			found[path] = rec
 		}
 	}
 	for more := true; more; {
 		more = false
 		for path, rec := range found {
-			if !wanted[path] && !(rec.Kind == tokens && uids[podOfToken(rec.ref)]) {
+			if !wanted[path] && !(rec.Kind == tokens && uids[podOfToken(rec.ref())]) {
 				continue
 			}
 			delete(found, path)
 			wanted[path] = true
 			if o, err := rec.decode(); err == nil {
 				for _, r := range refsOf(o) {
-					wanted[c.files.path(r)] = true
+					wanted[s.files.path(r)] = true
 				}
 			}
 			more = true
@@ -337,13 +374,12 @@ func (c *Cache) sweepFiles() error {
 	if err := checkpoint.Remove(paths...); err != nil {
 		return err
 	}
-	c.mu.Lock()
-	c.sweep = false
-	c.mu.Unlock()
+	s.mu.Lock()
+	s.sweep = false
+	s.mu.Unlock()
 	return nil
 }
 
-// podOfToken returns the UID of the pod that a token is bound to.
 func podOfToken(r ref) string {
 	if words := strings.Fields(r.Name); len(words) > 1 {
 		return words[1]

@@ -27,8 +27,10 @@ const recordVersion = 1
 
 // identity identifies a record and its source. It is the additional data of the encryption.
 type identity struct {
-	Version int `json:"version"`
-	ref
+	Version   int    `json:"version"`
+	Kind      kind   `json:"kind"`
+	Namespace string `json:"namespace,omitempty"`
+	Name      string `json:"name,omitempty"`
 	// Node is the name of the node, Server identifies the cluster.
 	Node   string `json:"node"`
 	Server string `json:"server"`
@@ -42,6 +44,8 @@ type record struct {
 	Object json.RawMessage `json:"object,omitempty"`
 	Sealed []byte          `json:"sealed,omitempty"`
 }
+
+func (r *record) ref() ref { return ref{r.Kind, r.Namespace, r.Name} }
 
 // files are the records of one node and cluster. It is not safe for concurrent use.
 type files struct {
@@ -65,7 +69,7 @@ func (f *files) path(r ref) string {
 }
 
 func (f *files) write(r ref, object []byte) error {
-	rec := record{identity: identity{recordVersion, r, f.node, f.server, time.Now().Round(0).UTC()}}
+	rec := record{identity: identity{recordVersion, r.Kind, r.Namespace, r.Name, f.node, f.server, time.Now().Round(0).UTC()}}
 	if r.Kind.isSecret() {
 		if err := f.vault.ready(); err != nil {
 			return fmt.Errorf("no Secret and no token is cached: %w", err)
@@ -98,7 +102,6 @@ func (f *files) remove(r ref) error {
 	return checkpoint.Remove(path)
 }
 
-// errForeign means that the record is of another node or another cluster.
 var errForeign = errors.New("it was cached for another node or cluster")
 
 // read returns a record with its object decrypted, the zero value if there is none. A record that
@@ -117,8 +120,8 @@ func (f *files) read(path string) (rec record, err error) {
 		switch {
 		case rec.Version != recordVersion:
 			return checkpoint.UnknownVersion(rec.Version, recordVersion)
-		case rec.Kind.isSecret() != sealed || f.path(rec.ref) != path:
-			return fmt.Errorf("it is a record of %v, which has another place", rec.ref)
+		case rec.Kind.isSecret() != sealed || f.path(rec.ref()) != path:
+			return fmt.Errorf("it is a record of %v, which has another place", rec.ref())
 		case !sealed || rec.Node != f.node || rec.Server != f.server:
 			return nil
 		case f.vault.aead == nil:
@@ -150,7 +153,7 @@ func (r *record) decode() (any, error) {
 	}
 	o := newObject()
 	if err := json.Unmarshal(r.Object, o); err != nil {
-		return nil, fmt.Errorf("cached %v: %w", r.ref, err)
+		return nil, fmt.Errorf("cached %v: %w", r.ref(), err)
 	}
 	return o, nil
 }

@@ -23,7 +23,7 @@ func TestFiles(t *testing.T) {
 			t.Fatal(err)
 		}
 		rec, err := newFiles(dir, "node", "server").read(f.path(r))
-		if err != nil || string(rec.Object) != text || rec.ref != r || rec.CachedAt.IsZero() {
+		if err != nil || string(rec.Object) != text || rec.ref() != r || rec.CachedAt.IsZero() {
 			t.Errorf("%v: %+v, %v", r, rec, err)
 		}
 		for _, other := range []*files{newFiles(dir, "other", "server"), newFiles(dir, "node", "other")} {

@@ -23,13 +23,13 @@ func follow[T any](ctx context.Context, c *Cache, fromCache func() (T, bool), se
 			c.addStale(-1)
 		}
 	}()
-	shown := false
+	seenServer := false
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case o := <-f.newest:
-			shown, serving = true, nil
+			seenServer, serving = true, nil
 			seen(o)
 			if servedStale {
 				servedStale = false
@@ -37,14 +37,14 @@ func follow[T any](ctx context.Context, c *Cache, fromCache func() (T, bool), se
 			}
 		case <-serving:
 			serving = nil
-			if o, ok := fromCache(); ok && !shown && c.isServing() {
+			if o, ok := fromCache(); ok && !seenServer && c.isServing() {
 				c.addStale(1)
 				servedStale = true
 				seen(o)
 			}
 		case <-disabled:
 			disabled, serving = nil, nil
-			if !shown && c.hasServed() { // the server's follower may be in back-off: restart it
+			if !seenServer && c.hasServed() { // the server's follower may be in back-off: restart it
 				f.stop()
 				f.start(ctx)
 			}

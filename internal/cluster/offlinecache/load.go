@@ -11,15 +11,15 @@ import (
 
 // load returns the cached objects, nil if there is no pod. Records that cannot be read are logged
 // once, together.
-func (c *Cache) load() map[ref]cachedObject {
-	if c.Objects == config.KeepNothing {
+func (s *entries) load() map[ref]cachedObject {
+	if s.objects == config.KeepNothing {
 		return nil
 	}
 	// The writer uses its own files: it writes concurrently.
-	f := newFiles(c.Dir, c.Node, c.Server)
+	f := newFiles(s.files.dir, s.files.node, s.files.server)
 	paths, err := f.paths()
 	if err != nil {
-		c.Log.Warn("Failed to read a part of the offline cache", "error", err)
+		s.log.Warn("Failed to read a part of the offline cache", "error", err)
 	}
 	objects, pods, foreign := map[ref]cachedObject{}, 0, 0
 	var errs causes
@@ -33,28 +33,28 @@ func (c *Cache) load() map[ref]cachedObject {
 		case errors.Is(err, errForeign):
 			foreign++
 			continue
-		case err == nil && (rec.Object == nil || !c.caches(rec.Kind)): // deleted, or to be deleted
+		case err == nil && (rec.Object == nil || !s.caches(rec.Kind)): // deleted, or to be deleted
 			continue
 		case err == nil:
 			o, err = rec.decode()
 		}
 		if err != nil {
-			c.mu.Lock()
-			c.aside[path+checkpoint.AsideSuffix] = true
-			c.mu.Unlock()
+			s.mu.Lock()
+			s.aside[path+checkpoint.AsideSuffix] = true
+			s.mu.Unlock()
 			errs.add(err)
 			continue
 		}
 		if _, ok := o.(*v1.Pod); ok {
 			pods++
 		}
-		objects[rec.ref] = cachedObject{o, rec.CachedAt}
+		objects[rec.ref()] = cachedObject{o, rec.CachedAt}
 	}
 	if foreign > 0 {
-		c.Log.Warn("Ignoring cache entries of another node or cluster", "records", foreign, "node", c.Node, "server", c.Server)
+		s.log.Warn("Ignoring cache entries of another node or cluster", "records", foreign, "node", f.node, "server", f.server)
 	}
 	if len(errs) > 0 {
-		c.Log.Warn("Failed to read some entries of the offline cache", "error", errors.Join(errs...))
+		s.log.Warn("Failed to read some entries of the offline cache", "error", errors.Join(errs...))
 	}
 	if pods == 0 {
 		return nil

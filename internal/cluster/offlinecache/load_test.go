@@ -24,7 +24,7 @@ func TestSecretsNotCached(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		served := c.load()
+		served := c.entries.load()
 		if _, ok := served[podRef("web")]; !ok {
 			t.Errorf("%s: the pod is not lent", objects)
 		}

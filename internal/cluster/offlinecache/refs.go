@@ -14,7 +14,6 @@ import (
 	"berth/internal/pod"
 )
 
-// kind is the kind of a cached object.
 type kind string
 
 // The kinds, by their API names. A trustBundles record has the bundles of one name or one signer.
@@ -32,7 +31,6 @@ const (
 	trustBundles kind = "ClusterTrustBundleList"
 )
 
-// kinds has a constructor for the object of each kind.
 var kinds = map[kind]func() any{
 	podKind:      func() any { return &v1.Pod{} },
 	configMaps:   func() any { return &v1.ConfigMap{} },
@@ -47,14 +45,12 @@ var kinds = map[kind]func() any{
 	trustBundles: func() any { return &certificatesv1beta1.ClusterTrustBundleList{} },
 }
 
-// isSecret reports whether records of the kind are encrypted.
 func (k kind) isSecret() bool { return k == secrets || k == tokens }
 
 // ref identifies a record. A pod's Name is its UID.
 type ref struct {
-	Kind      kind   `json:"kind"`
-	Namespace string `json:"namespace,omitempty"`
-	Name      string `json:"name,omitempty"`
+	Kind            kind
+	Namespace, Name string
 }
 
 // String returns a readable name for messages.
@@ -171,7 +167,7 @@ func bundlesOf(b *v1.ClusterTrustBundleProjection) string {
 
 // selectServices returns the Services of the record, all of a namespace or one, with only the
 // fields that the agent reads.
-func selectServices(all []*v1.Service, r ref) *v1.ServiceList {
+func selectServices(all []*v1.Service, r ref) any {
 	out := &v1.ServiceList{}
 	for _, s := range all {
 		if s.Namespace != r.Namespace || r.Name != "" && s.Name != r.Name {
@@ -184,11 +180,10 @@ func selectServices(all []*v1.Service, r ref) *v1.ServiceList {
 	return out
 }
 
-// selectBundles returns the bundles of the record.
-func selectBundles(all []*certificatesv1beta1.ClusterTrustBundle, which string) *certificatesv1beta1.ClusterTrustBundleList {
+func selectBundles(all []*certificatesv1beta1.ClusterTrustBundle, r ref) any {
 	out := &certificatesv1beta1.ClusterTrustBundleList{}
 	for _, b := range all {
-		if which == "name "+b.Name || which == "signer "+b.Spec.SignerName {
+		if r.Name == "name "+b.Name || r.Name == "signer "+b.Spec.SignerName {
 			out.Items = append(out.Items, *b)
 		}
 	}

@@ -110,7 +110,7 @@ func (w *PodWatch) publish(ctx context.Context, pods []*v1.Pod) {
 		w.listed, w.cached = true, nil
 		w.mu.Unlock()
 	} else {
-		w.cache.setPods(pods)
+		w.cache.entries.setPods(pods)
 	}
 	w.changed()
 }

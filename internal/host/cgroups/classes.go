@@ -25,14 +25,14 @@ func (m *Manager) EnsureQoS(ctx context.Context) error {
 		name   name
 		values podValues
 	}{
-		{m.root.child(kubepods), top},
-		{m.root.child(kubepods, bestEffort), podValues{shares: MinShares}},
-		{m.root.child(kubepods, burstable), podValues{}},
+		{m.tree.root.child(kubepods), top},
+		{m.tree.root.child(kubepods, bestEffort), podValues{shares: MinShares}},
+		{m.tree.root.child(kubepods, burstable), podValues{}},
 	} {
 		if err := ctx.Err(); err != nil {
-			return fmt.Errorf("ensure cgroup %s: %w", g.name.path(m.driver), context.Cause(ctx))
+			return fmt.Errorf("ensure cgroup %s: %w", g.name.path(m.tree.driver), context.Cause(ctx))
 		}
-		if _, err := m.ensure(g.name, g.values); err != nil {
+		if _, err := m.tree.ensure(g.name, g.values); err != nil {
 			return err
 		}
 	}
@@ -99,17 +99,17 @@ func (m *Manager) syncClasses() error {
 }
 
 func (m *Manager) writeClasses(was, want classValues) error {
-	defer m.metrics.operated(update, time.Now())
+	defer m.tree.metrics.operated(update, time.Now())
 	v := podValues{shares: want.shares}
 	if m.settings.MemoryQoS != nil {
 		v.protection = &want.burstable
 		if was.guaranteed != want.guaranteed {
-			if _, err := m.ensure(m.root.child(kubepods), podValues{protection: &want.guaranteed}); err != nil {
+			if _, err := m.tree.ensure(m.tree.root.child(kubepods), podValues{protection: &want.guaranteed}); err != nil {
 				return err
 			}
 		}
 	}
-	_, err := m.ensure(m.root.child(kubepods, burstable), v)
+	_, err := m.tree.ensure(m.tree.root.child(kubepods, burstable), v)
 	return err
 }
 
@@ -126,7 +126,7 @@ func (m *Manager) EnforceAllocatable() error {
 	if v.pids <= 0 {
 		v.pids = unlimited
 	}
-	_, err := m.ensure(m.root.child(kubepods), v)
+	_, err := m.tree.ensure(m.tree.root.child(kubepods), v)
 	return err
 }
 
@@ -145,7 +145,7 @@ type Reserved struct {
 // EnforceReserved writes the values of a reserved cgroup, which must exist.
 func (m *Manager) EnforceReserved(r Reserved) error {
 	n := rootName(r.Cgroup)
-	if m.driver == Systemd {
+	if m.tree.driver == Systemd {
 		for i := range n {
 			n[i] = strings.TrimSuffix(n[i], slice)
 		}
@@ -154,12 +154,12 @@ func (m *Manager) EnforceReserved(r Reserved) error {
 	if r.Resources.MilliCPU > 0 {
 		v.shares = SharesFromMilliCPU(r.Resources.MilliCPU)
 	}
-	g, err := m.open(n, v)
+	g, err := m.tree.open(n, v)
 	if err == nil {
-		err = m.missingFor(g, v)
+		err = m.tree.missingFor(g, v)
 	}
 	if err == nil {
-		err = m.set(g, v)
+		err = m.tree.set(g, v)
 	}
 	if err != nil {
 		return fmt.Errorf("%s %q: %w", r.Field, r.Cgroup, err)
@@ -168,8 +168,8 @@ func (m *Manager) EnforceReserved(r Reserved) error {
 }
 
 // missingFor returns an error if the cgroup does not exist for one of the values.
-func (m *Manager) missingFor(g lib.Manager, v podValues) error {
-	h := m.host()
+func (t *tree) missingFor(g lib.Manager, v podValues) error {
+	h := t.host()
 	for controller, used := range map[string]bool{"cpu": v.shares > 0, "memory": v.memory > 0, "pids": v.pids > 0} {
 		if !used || !h.has[controller] {
 			continue

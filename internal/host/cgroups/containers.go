@@ -20,7 +20,7 @@ var containerID = regexp.MustCompile(`[0-9a-f]{64}`)
 func (m *Manager) EmptyContainers() (map[string][]string, error) {
 	found := map[string][]string{}
 	for _, class := range classes {
-		pods, err := m.listClass(class)
+		pods, err := m.tree.listClass(class)
 		if err != nil {
 			return nil, err
 		}

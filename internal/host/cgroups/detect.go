@@ -104,7 +104,6 @@ func (h host) paths(cgroup string) map[string]string {
 	return out
 }
 
-// missing returns the controllers that the host lacks.
 func (h host) missing() []string {
 	var out []string
 	for _, c := range limited {

@@ -14,7 +14,7 @@ import (
 // find adds unknown pods that have cgroups.
 func (m *Manager) find() error {
 	for _, class := range classes {
-		found, err := m.listClass(class)
+		found, err := m.tree.listClass(class)
 		if err != nil {
 			return err
 		}

@@ -32,11 +32,11 @@ type Process struct {
 // exited, for at most 2.3 seconds and no longer than ctx. An error names the processes that do not
 // exit. A pod without a cgroup is not an error.
 func (m *Manager) KillPod(ctx context.Context, uid pod.UID) error {
-	dirs, err := m.podDirs(uid)
+	dirs, err := m.tree.podDirs(uid)
 	if err != nil {
 		return fmt.Errorf("kill the processes of pod %s: %w", uid, err)
 	}
-	return m.kill(ctx, uid, dirs)
+	return killDirs(ctx, uid, dirs)
 }
 
 // KillContainer is KillPod for one container of a pod. The runtime creates its cgroup below the
@@ -45,7 +45,7 @@ func (m *Manager) KillContainer(ctx context.Context, uid pod.UID, id pod.Contain
 	if id == "" {
 		return fmt.Errorf("kill a container of pod %s: it has no id", uid) // every name would match
 	}
-	pods, err := m.podDirs(uid)
+	pods, err := m.tree.podDirs(uid)
 	if err != nil {
 		return fmt.Errorf("kill the processes of container %s: %w", id, err)
 	}
@@ -61,17 +61,17 @@ func (m *Manager) KillContainer(ctx context.Context, uid pod.UID, id pod.Contain
 			}
 		}
 	}
-	return m.kill(ctx, uid, dirs)
+	return killDirs(ctx, uid, dirs)
 }
 
 // podDirs returns the existing directories of the pod's cgroup.
-func (m *Manager) podDirs(uid pod.UID) ([]string, error) {
+func (t *tree) podDirs(uid pod.UID) ([]string, error) {
 	if uid == "" {
 		return nil, errors.New("the pod has no UID")
 	}
 	var out []string
 	for _, class := range classes {
-		dirs, err := m.dirs(podName(m.root, class, uid))
+		dirs, err := t.dirs(podName(t.root, class, uid))
 		if err != nil {
 			return nil, err
 		}
@@ -80,8 +80,8 @@ func (m *Manager) podDirs(uid pod.UID) ([]string, error) {
 	return out, nil
 }
 
-// kill kills the processes below the directories, which are of the pod's cgroup.
-func (m *Manager) kill(ctx context.Context, uid pod.UID, dirs []string) error {
+// killDirs kills the processes below the directories, which are of the pod's cgroup.
+func killDirs(ctx context.Context, uid pod.UID, dirs []string) error {
 	err := untilGone(ctx, func() error {
 		if left, err := pidsIn(dirs); err != nil || len(left) == 0 {
 			return err
@@ -121,7 +121,7 @@ func untilGone(ctx context.Context, do func() error) error {
 
 // Processes returns the processes in the pod's cgroup and its descendants, sorted by PID.
 func (m *Manager) Processes(uid pod.UID) ([]Process, error) {
-	dirs, err := m.podDirs(uid)
+	dirs, err := m.tree.podDirs(uid)
 	if err != nil {
 		return nil, fmt.Errorf("processes of pod %s: %w", uid, err)
 	}
@@ -165,7 +165,6 @@ func ignoreGone(err error) error {
 	return err
 }
 
-// idDigits is the length of a container ID.
 const idDigits = 64
 
 // containerOf returns the container of the cgroup directory or its nearest ancestor; "" if there is

@@ -43,18 +43,23 @@ type Config struct {
 // Manager (containerManager) maintains the cgroup tree of pods. It is safe for concurrent use on
 // different pods.
 type Manager struct {
-	driver      Driver
-	root        name
+	tree        tree
 	allocatable Allocatable
 	settings    Settings
 	log         *slog.Logger
-	host        func() host // detects once
-	metrics     *metrics
 
 	mu      sync.Mutex
 	pods    map[pod.UID]ensured // guarded by mu; pods with a cgroup
 	written classValues         // guarded by mu; the zero value: never
 	writing bool                // guarded by mu; a goroutine writes classValues
+}
+
+// tree accesses the cgroups below a root in all hierarchies.
+type tree struct {
+	driver  Driver
+	root    name
+	host    func() host // detects once
+	metrics *metrics
 }
 
 // ensured is a pod with a cgroup.
@@ -85,22 +90,20 @@ func New(c Config) (*Manager, error) {
 			return nil, fmt.Errorf("cgroupRoot %q: must not contain %q", c.Root, word)
 		}
 	}
+	detect := sync.OnceValue(func() host {
+		h := detectHost()
+		if missing := h.missing(); len(missing) > 0 {
+			c.Log.Warn("cgroup controllers are missing on this host; their limits are not applied to pods",
+				"missing", strings.Join(missing, ","), "cgroupVersion", h.version)
+		}
+		return h
+	})
 	return &Manager{
-		driver:      c.Driver,
-		root:        root,
+		tree:        tree{driver: c.Driver, root: root, host: detect, metrics: newMetrics(c.Metrics)},
 		allocatable: c.Allocatable,
 		settings:    c.Settings,
 		log:         c.Log,
-		metrics:     newMetrics(c.Metrics),
 		pods:        map[pod.UID]ensured{},
-		host: sync.OnceValue(func() host {
-			h := detectHost()
-			if missing := h.missing(); len(missing) > 0 {
-				c.Log.Warn("cgroup controllers are missing on this host; their limits are not applied to pods",
-					"missing", strings.Join(missing, ","), "cgroupVersion", h.version)
-			}
-			return h
-		}),
 	}, nil
 }
 
@@ -120,7 +123,7 @@ func (m *Manager) EnsurePod(ctx context.Context, p *v1.Pod) error {
 		return nil
 	}
 	class := QOSClass(p)
-	g, err := m.ensure(podName(m.root, class, p.UID), computePodValues(p, m.settings))
+	g, err := m.tree.ensure(podName(m.tree.root, class, p.UID), computePodValues(p, m.settings))
 	if err != nil {
 		return fmt.Errorf("pod %s/%s: %w", p.Namespace, p.Name, err)
 	}
@@ -132,7 +135,7 @@ func (m *Manager) EnsurePod(ctx context.Context, p *v1.Pod) error {
 func (m *Manager) noteRequests(p *v1.Pod, class v1.PodQOSClass, g lib.Manager) {
 	requests := podRequests(p)
 	e := ensured{class: class, milliCPU: requests[v1.ResourceCPU], memory: requests[v1.ResourceMemory]}
-	if m.host().version == 2 && class == v1.PodQOSBurstable {
+	if m.tree.host().version == 2 && class == v1.PodQOSBurstable {
 		if err := writeRequests(g.Path(""), e); err != nil {
 			m.log.Debug("the next agent will know what a pod asks for by its cpu.weight, which is about right", "pod", p.Namespace+"/"+p.Name, "error", err)
 		}
@@ -145,16 +148,16 @@ func (m *Manager) noteRequests(p *v1.Pod, class v1.PodQOSClass, g lib.Manager) {
 // PodParent returns the pod's cgroup for LinuxPodSandboxConfig.cgroup_parent: a path from the root
 // of the hierarchies; with the systemd driver its last element is the pod's slice unit.
 func (m *Manager) PodParent(p *v1.Pod) string {
-	return podName(m.root, QOSClass(p), p.UID).path(m.driver)
+	return podName(m.tree.root, QOSClass(p), p.UID).path(m.tree.driver)
 }
 
 // PodPath returns the path of the pod's cgroup from the root of the hierarchies, including a cgroup
 // of an earlier agent; "" if it does not exist.
 func (m *Manager) PodPath(uid pod.UID) string {
 	for _, class := range classes {
-		n := podName(m.root, class, uid)
-		if dirs, err := m.dirs(n); err == nil && slices.ContainsFunc(dirs, lib.PathExists) {
-			return n.path(m.driver)
+		n := podName(m.tree.root, class, uid)
+		if dirs, err := m.tree.dirs(n); err == nil && slices.ContainsFunc(dirs, lib.PathExists) {
+			return n.path(m.tree.driver)
 		}
 	}
 	return ""
@@ -162,43 +165,45 @@ func (m *Manager) PodPath(uid pod.UID) string {
 
 // QoSPath returns the path of the cgroup of a QoS class from the root of the hierarchies; for
 // Guaranteed that is the cgroup of all pods.
-func (m *Manager) QoSPath(class v1.PodQOSClass) string { return qosName(m.root, class).path(m.driver) }
+func (m *Manager) QoSPath(class v1.PodQOSClass) string {
+	return qosName(m.tree.root, class).path(m.tree.driver)
+}
 
 // ensure creates the cgroup, if necessary, and writes the values.
-func (m *Manager) ensure(n name, v podValues) (lib.Manager, error) {
-	defer m.metrics.operated(create, time.Now())
-	g, err := m.open(n, v)
+func (t *tree) ensure(n name, v podValues) (lib.Manager, error) {
+	defer t.metrics.operated(create, time.Now())
+	g, err := t.open(n, v)
 	if err == nil {
 		err = g.Apply(-1)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("make cgroup %s: %w", n.path(m.driver), err)
+		return nil, fmt.Errorf("make cgroup %s: %w", n.path(t.driver), err)
 	}
-	if err := m.set(g, v); err != nil {
-		return nil, fmt.Errorf("cgroup %s: %w", n.path(m.driver), err)
+	if err := t.set(g, v); err != nil {
+		return nil, fmt.Errorf("cgroup %s: %w", n.path(t.driver), err)
 	}
 	return g, nil
 }
 
 // set writes the values to an existing cgroup.
-func (m *Manager) set(g lib.Manager, v podValues) error {
-	if err := g.Set(m.host().resources(v)); err != nil {
+func (t *tree) set(g lib.Manager, v podValues) error {
+	if err := g.Set(t.host().resources(v)); err != nil {
 		return fmt.Errorf("set limits: %w", err)
 	}
 	return nil
 }
 
 // open returns the library's handle of the cgroup, which need not exist.
-func (m *Manager) open(n name, v podValues) (lib.Manager, error) {
-	h := m.host()
+func (t *tree) open(n name, v podValues) (lib.Manager, error) {
+	h := t.host()
 	if h.version == 0 {
 		return nil, fmt.Errorf("no cgroup hierarchy is mounted (expected at /sys/fs/cgroup)")
 	}
-	c := &lib.Cgroup{Resources: h.resources(v), Systemd: m.driver == Systemd}
+	c := &lib.Cgroup{Resources: h.resources(v), Systemd: t.driver == Systemd}
 	if c.Systemd {
 		c.Name, c.Parent = n.unit(), n[:len(n)-1].unit()
 		return libmanager.New(c)
 	}
-	c.Path = n.path(m.driver)
+	c.Path = n.path(t.driver)
 	return libmanager.NewWithPaths(c, h.paths(c.Path))
 }

@@ -58,7 +58,6 @@ func qosName(root name, class v1.PodQOSClass) name {
 	}
 }
 
-// podName returns the name of a pod's cgroup.
 func podName(root name, class v1.PodQOSClass, uid pod.UID) name {
 	return qosName(root, class).child(podPrefix + string(uid))
 }

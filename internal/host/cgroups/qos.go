@@ -56,7 +56,6 @@ func limitsEqualRequests(limits, requests amounts) bool {
 	return true
 }
 
-// podValues are the values of a pod's cgroup.
 type podValues struct {
 	shares uint64
 	// quota per period, in microseconds; 0: no limit.
@@ -83,7 +82,6 @@ type Settings struct {
 	MemoryQoS *MemoryQoS
 }
 
-// computePodValues returns the values of the pod's cgroup.
 func computePodValues(p *v1.Pod, s Settings) podValues {
 	requests, class := podRequests(p), QOSClass(p)
 	v := podValues{shares: MinShares, pids: max(s.PodPidsLimit, 0), hugePages: map[int64]int64{}}

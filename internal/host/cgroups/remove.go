@@ -37,7 +37,7 @@ func (m *Manager) RemovePod(ctx context.Context, uid pod.UID) error {
 		return errors.New("remove pod cgroup: the pod has no UID")
 	}
 	for _, class := range classes {
-		if err := m.remove(ctx, podName(m.root, class, uid)); err != nil {
+		if err := m.tree.remove(ctx, podName(m.tree.root, class, uid)); err != nil {
 			return err
 		}
 	}
@@ -47,28 +47,28 @@ func (m *Manager) RemovePod(ctx context.Context, uid pod.UID) error {
 	return m.syncClasses()
 }
 
-func (m *Manager) remove(ctx context.Context, n name) error {
-	dirs, err := m.dirs(n)
+func (t *tree) remove(ctx context.Context, n name) error {
+	dirs, err := t.dirs(n)
 	if err != nil {
-		return fmt.Errorf("remove cgroup %s: %w", n.path(m.driver), err)
+		return fmt.Errorf("remove cgroup %s: %w", n.path(t.driver), err)
 	}
 	dirs = slices.DeleteFunc(dirs, func(d string) bool { return !lib.PathExists(d) })
 	if len(dirs) == 0 {
 		return nil
 	}
-	defer m.metrics.operated(destroy, time.Now())
+	defer t.metrics.operated(destroy, time.Now())
 	if err := untilGone(ctx, func() error { return killAndRemove(dirs) }); err != nil {
-		return fmt.Errorf("remove cgroup %s: %w", n.path(m.driver), err)
+		return fmt.Errorf("remove cgroup %s: %w", n.path(t.driver), err)
 	}
-	if m.driver == Systemd {
-		return m.stopUnit(n)
+	if t.driver == Systemd {
+		return t.stopUnit(n)
 	}
 	return nil
 }
 
 // stopUnit stops the slice in systemd, which keeps the unit after its directory was removed.
-func (m *Manager) stopUnit(n name) error {
-	g, err := m.open(n, podValues{})
+func (t *tree) stopUnit(n name) error {
+	g, err := t.open(n, podValues{})
 	if err == nil {
 		err = g.Destroy()
 	}
@@ -188,8 +188,8 @@ func gone(err error) bool {
 }
 
 // dirs returns the directories of the cgroup, one per hierarchy; they need not exist.
-func (m *Manager) dirs(n name) ([]string, error) {
-	g, err := m.open(n, podValues{})
+func (t *tree) dirs(n name) ([]string, error) {
+	g, err := t.open(n, podValues{})
 	if err != nil {
 		return nil, err
 	}
@@ -201,7 +201,7 @@ func (m *Manager) dirs(n name) ([]string, error) {
 func (m *Manager) List() ([]pod.UID, error) {
 	uids := map[pod.UID]struct{}{}
 	for _, class := range classes {
-		found, err := m.listClass(class)
+		found, err := m.tree.listClass(class)
 		if err != nil {
 			return nil, err
 		}
@@ -219,11 +219,11 @@ func (m *Manager) IsOccupied(uid pod.UID) (bool, error) {
 }
 
 // listClass returns the directories of the pods' cgroups of a class, in every hierarchy.
-func (m *Manager) listClass(class v1.PodQOSClass) (map[pod.UID][]string, error) {
-	parent := qosName(m.root, class)
-	dirs, err := m.dirs(parent)
+func (t *tree) listClass(class v1.PodQOSClass) (map[pod.UID][]string, error) {
+	parent := qosName(t.root, class)
+	dirs, err := t.dirs(parent)
 	if err != nil {
-		return nil, fmt.Errorf("list pod cgroups of %s: %w", parent.path(m.driver), err)
+		return nil, fmt.Errorf("list pod cgroups of %s: %w", parent.path(t.driver), err)
 	}
 	found := map[pod.UID][]string{}
 	for _, d := range dirs {
@@ -232,7 +232,7 @@ func (m *Manager) listClass(class v1.PodQOSClass) (map[pod.UID][]string, error) 
 			return nil, fmt.Errorf("list pod cgroups: %w", err)
 		}
 		for _, e := range entries {
-			if uid, ok := uidOf(parent, e.Name(), m.driver); ok && e.IsDir() {
+			if uid, ok := uidOf(parent, e.Name(), t.driver); ok && e.IsDir() {
 				found[uid] = append(found[uid], filepath.Join(d, e.Name()))
 			}
 		}

@@ -12,14 +12,14 @@ import (
 // they are empty: cgroups with pods of another agent or with other processes stay. It is
 // idempotent.
 func (m *Manager) RemoveQoS() error {
-	names := []name{m.root.child(kubepods, bestEffort), m.root.child(kubepods, burstable), m.root.child(kubepods)}
-	for n := m.root; len(n) > 0; n = n[:len(n)-1] {
+	names := []name{m.tree.root.child(kubepods, bestEffort), m.tree.root.child(kubepods, burstable), m.tree.root.child(kubepods)}
+	for n := m.tree.root; len(n) > 0; n = n[:len(n)-1] {
 		names = append(names, n)
 	}
 	for _, n := range names {
-		dirs, err := m.dirs(n)
+		dirs, err := m.tree.dirs(n)
 		if err != nil {
-			return fmt.Errorf("remove cgroup %s: %w", n.path(m.driver), err)
+			return fmt.Errorf("remove cgroup %s: %w", n.path(m.tree.driver), err)
 		}
 		used := false
 		for _, d := range dirs {
@@ -33,8 +33,8 @@ func (m *Manager) RemoveQoS() error {
 			}
 		}
 		// Stopping a slice stops everything in it.
-		if m.driver == Systemd && !used {
-			if err := m.stopUnit(n); err != nil {
+		if m.tree.driver == Systemd && !used {
+			if err := m.tree.stopUnit(n); err != nil {
 				return err
 			}
 		}

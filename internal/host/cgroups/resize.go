@@ -62,26 +62,26 @@ func (m *Manager) ResizePod(ctx context.Context, p *v1.Pod, part PodPart) error 
 	if ctx.Err() != nil {
 		return fmt.Errorf("resize cgroup of pod %s/%s: %w", p.Namespace, p.Name, context.Cause(ctx))
 	}
-	defer m.metrics.operated(update, time.Now())
+	defer m.tree.metrics.operated(update, time.Now())
 	class := QOSClass(p)
-	n := podName(m.root, class, p.UID)
+	n := podName(m.tree.root, class, p.UID)
 	v := part.of(computePodValues(p, m.settings))
 	if part == MemoryLimit && v.memory == 0 {
 		v.memory = noLimit
 	}
-	g, err := m.open(n, v)
+	g, err := m.tree.open(n, v)
 	if err == nil {
 		err = g.Apply(-1) // the cgroup exists
 	}
-	r := m.host().resources(v)
-	if part == CPULimit && v.quota == 0 && m.host().has["cpu"] {
+	r := m.tree.host().resources(v)
+	if part == CPULimit && v.quota == 0 && m.tree.host().has["cpu"] {
 		r.CpuQuota, r.CpuPeriod = noLimit, QuotaPeriod
 	}
 	if err == nil {
 		err = g.Set(r)
 	}
 	if err != nil {
-		return fmt.Errorf("resize cgroup %s: %s: %w", n.path(m.driver), part, err)
+		return fmt.Errorf("resize cgroup %s: %s: %w", n.path(m.tree.driver), part, err)
 	}
 	m.noteRequests(p, class, g)
 	return m.syncClasses()
@@ -90,10 +90,10 @@ func (m *Manager) ResizePod(ctx context.Context, p *v1.Pod, part PodPart) error 
 // PodMemoryUsage returns the pod's memory usage in bytes, including caches; 0 on a host without the
 // memory controller.
 func (m *Manager) PodMemoryUsage(p *v1.Pod) (int64, error) {
-	n := podName(m.root, QOSClass(p), p.UID)
-	dirs, err := m.dirs(n)
+	n := podName(m.tree.root, QOSClass(p), p.UID)
+	dirs, err := m.tree.dirs(n)
 	if err != nil {
-		return 0, fmt.Errorf("memory usage of cgroup %s: %w", n.path(m.driver), err)
+		return 0, fmt.Errorf("memory usage of cgroup %s: %w", n.path(m.tree.driver), err)
 	}
 	for _, d := range dirs {
 		for _, file := range []string{"memory.current", "memory.usage_in_bytes"} { // version 2, version 1
@@ -106,7 +106,7 @@ func (m *Manager) PodMemoryUsage(p *v1.Pod) (int64, error) {
 				usage, err = strconv.ParseInt(strings.TrimSpace(string(b)), 10, 64)
 			}
 			if err != nil {
-				return 0, fmt.Errorf("memory usage of cgroup %s: %w", n.path(m.driver), err)
+				return 0, fmt.Errorf("memory usage of cgroup %s: %w", n.path(m.tree.driver), err)
 			}
 			return usage, nil
 		}

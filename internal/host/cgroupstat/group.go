@@ -10,7 +10,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// file is one of the files of a reading.
 type file uint8
 
 const (

@@ -98,7 +98,7 @@ func (k *Keeper) Run(ctx context.Context) error {
 			<-ended
 		}
 	}()
-	said, known := "", false
+	lastLogged, known := "", false
 	for {
 		made, err := k.ensure(ctx)
 		if ctx.Err() != nil {
@@ -107,9 +107,9 @@ func (k *Keeper) Run(ctx context.Context) error {
 		if len(made) > 0 && known {
 			k.Log.Warn("chains of iptables were missing, and were made", "chains", made)
 		}
-		said, known = k.report(err, said), true
+		lastLogged, known = k.report(err, lastLogged), true
 		var again <-chan time.Time
-		if !follows || said != "" {
+		if !follows || lastLogged != "" {
 			again = time.After(period)
 		}
 		select {
@@ -131,11 +131,11 @@ func (k *Keeper) Run(ctx context.Context) error {
 }
 
 // report logs a new failure, and returns its text.
-func (k *Keeper) report(err error, said string) string {
+func (k *Keeper) report(err error, lastLogged string) string {
 	if err == nil {
 		return ""
 	}
-	if err.Error() != said {
+	if err.Error() != lastLogged {
 		k.Log.Warn("makeIPTablesUtilChains: chains that other programs look for are not in iptables; install iptables, or set makeIPTablesUtilChains: false",
 			"error", err)
 	}

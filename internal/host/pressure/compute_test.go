@@ -121,7 +121,7 @@ func TestComputeHold(t *testing.T) {
 // A cgroup is held on version 2; one that is gone needs it no more.
 func TestHold(t *testing.T) {
 	cgroups := tree(t, map[string]string{controllersFile: "memory", "kubepods/pod1/" + currentFile: "8388608\n", "kubepods/pod1/" + highFile: "max\n"})
-	w := New(Config{Cgroups: cgroups})
+	w := New(Config{Cgroups: cgroups, Pods: func() string { return "" }})
 	for _, pod := range []string{"/kubepods/pod1", "/kubepods/pod2", ""} {
 		if err := w.Hold(pod); err != nil {
 			t.Error(err)
@@ -130,7 +130,7 @@ func TestHold(t *testing.T) {
 	if b, err := os.ReadFile(filepath.Join(cgroups, "kubepods/pod1", highFile)); err != nil || string(b) != "7340032" {
 		t.Errorf("memory.high is %q, %v", b, err)
 	}
-	if err := New(Config{Cgroups: tree(t, nil)}).Hold("/kubepods/pod1"); err != nil {
+	if err := New(Config{Cgroups: tree(t, nil), Pods: func() string { return "" }}).Hold("/kubepods/pod1"); err != nil {
 		t.Errorf("version 1: %v", err)
 	}
 }

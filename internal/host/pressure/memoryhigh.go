@@ -43,7 +43,7 @@ type attributes interface {
 }
 
 func (h *memoryHigh) target(left distances, current int64) (int64, error) {
-	if err := h.own(current); err != nil {
+	if err := h.acquire(current); err != nil {
 		return none, err
 	}
 	now, err := readNumber(filepath.Join(h.dir, currentFile))
@@ -57,8 +57,8 @@ func (h *memoryHigh) target(left distances, current int64) (int64, error) {
 	return computeThreshold(now, min(left.machine, left.pods), limit), nil
 }
 
-// own ensures that the agent may set memory.high.
-func (h *memoryHigh) own(current int64) error {
+// acquire ensures that the agent may set memory.high.
+func (h *memoryHigh) acquire(current int64) error {
 	value, err := readNumber(filepath.Join(h.dir, highFile))
 	if err != nil {
 		return err

@@ -18,7 +18,7 @@ type Config struct {
 	// path.
 	Proc, Cgroups string
 	// Pods returns the path of the cgroup of all pods from the root of its hierarchy: "/kubepods".
-	// "" means none; so does nil.
+	// "" means none.
 	Pods func() string
 	Log  *slog.Logger
 }
@@ -109,26 +109,19 @@ func (w *Watch) Run(ctx context.Context) error {
 
 // removeOrphan removes the threshold of an agent that was killed, because Arm may never be called.
 func (w *Watch) removeOrphan() {
-	if !w.unified() || w.pods() == "" {
+	if !w.unified() || w.cfg.Pods() == "" {
 		return
 	}
 	h := w.memoryHigh()
-	if err := h.own(none); err != nil && !isGone(err) && !errors.Is(err, errForeign) {
+	if err := h.acquire(none); err != nil && !isGone(err) && !errors.Is(err, errForeign) {
 		w.cfg.Log.Warn("not known whether pods are slowed down by memory.high of an agent that was killed", "cgroup", h.dir, "error", err)
 	}
-}
-
-func (w *Watch) pods() string {
-	if w.cfg.Pods == nil {
-		return ""
-	}
-	return w.cfg.Pods()
 }
 
 func (w *Watch) unified() bool { return exists(filepath.Join(w.cfg.Cgroups, controllersFile)) }
 
 func (w *Watch) memoryHigh() *memoryHigh {
-	dir := filepath.Join(w.cfg.Cgroups, w.pods())
+	dir := filepath.Join(w.cfg.Cgroups, w.cfg.Pods())
 	return &memoryHigh{dir: dir, attributes: attribute(dir), events: notOpen}
 }
 
@@ -154,28 +147,27 @@ func (w *Watch) thresholds() []*thresholdState {
 	var out []*thresholdState
 	switch root := filepath.Join(w.cfg.Cgroups, "memory"); {
 	case w.unified():
-		if w.pods() != "" {
+		if w.cfg.Pods() != "" {
 			h := w.memoryHigh()
 			out = append(out, newThresholdState(h.dir, h))
 		}
 	case exists(filepath.Join(root, controlFile)):
 		out = append(out, newThresholdState(root, &usageThreshold{dir: root, of: ofMachine, event: notOpen}))
-		if w.pods() != "" {
-			dir := filepath.Join(root, w.pods())
+		if w.cfg.Pods() != "" {
+			dir := filepath.Join(root, w.cfg.Pods())
 			out = append(out, newThresholdState(dir, &usageThreshold{dir: dir, of: ofPods, event: notOpen}))
 		}
 	}
 	return out
 }
 
-// notifications returns the notifications that the host supports.
 func (w *Watch) notifications() []*notification {
 	var out []*notification
 	if path := filepath.Join(w.cfg.Proc, "pressure", "memory"); exists(path) {
 		out = append(out, &notification{name: path, notifier: &psiNotifier{path: path, fd: notOpen}, psi: true})
 	}
-	if w.pods() != "" && w.unified() {
-		path := filepath.Join(w.cfg.Cgroups, w.pods(), eventsFile)
+	if w.cfg.Pods() != "" && w.unified() {
+		path := filepath.Join(w.cfg.Cgroups, w.cfg.Pods(), eventsFile)
 		out = append(out, &notification{name: path, notifier: &limitNotifier{path: path, fd: notOpen}})
 	}
 	return out

@@ -137,7 +137,7 @@ func TestCoverage(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		w := New(Config{Proc: t.TempDir(), Cgroups: cgroups})
+		w := New(Config{Proc: t.TempDir(), Cgroups: cgroups, Pods: func() string { return "" }})
 		w.watching.Store(true)
 		w.stalls.Store(true)
 		if got := w.Coverage(); got != (Coverage{Pods: true, Others: want, Stalls: true}) {
@@ -167,7 +167,7 @@ func TestRunWithoutMeans(t *testing.T) {
 
 // A Watch opens nothing if Arm is never called.
 func TestRunNeverArmed(t *testing.T) {
-	w := New(Config{Proc: "nowhere", Cgroups: "nowhere", Log: slog.New(slog.DiscardHandler)})
+	w := New(Config{Proc: "nowhere", Cgroups: "nowhere", Log: slog.New(slog.DiscardHandler), Pods: func() string { return "" }})
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if err := w.Run(ctx); !errors.Is(err, context.Canceled) {

@@ -19,7 +19,6 @@ type threshold interface {
 	descriptor() (fd int, events int16)
 }
 
-// thresholdState is a threshold with its state.
 type thresholdState struct {
 	name      string
 	threshold threshold
@@ -71,7 +70,6 @@ func (s *thresholdState) due() time.Time {
 	return s.retryAt
 }
 
-// set sets the threshold at the desired usage.
 func (s *thresholdState) set(now time.Time) (crossed bool, err error) {
 	at := s.desired
 	s.setAt, s.desired = now, none
@@ -85,7 +83,6 @@ func (s *thresholdState) set(now time.Time) (crossed bool, err error) {
 	return crossed, err
 }
 
-// remove removes the threshold.
 func (s *thresholdState) remove() error {
 	s.current = none
 	if err := s.threshold.remove(); err != nil {

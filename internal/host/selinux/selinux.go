@@ -72,7 +72,7 @@ func MayRun(root, label string) (bool, error) {
 	if strings.TrimSpace(string(enforce)) == "0" {
 		return true, nil
 	}
-	own, err := os.ReadFile(filepath.Join(root, "proc/self/attr/current"))
+	current, err := os.ReadFile(filepath.Join(root, "proc/self/attr/current"))
 	if err != nil {
 		return false, err
 	}
@@ -84,7 +84,7 @@ func MayRun(root, label string) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	allowed, err := ask(filepath.Join(root, selinuxfs, "access"), fmt.Sprintf("%s %s %d", strings.TrimRight(string(own), "\x00\n"), label, class))
+	allowed, err := queryAccess(filepath.Join(root, selinuxfs, "access"), fmt.Sprintf("%s %s %d", strings.TrimRight(string(current), "\x00\n"), label, class))
 	if err != nil {
 		return false, fmt.Errorf("ask for the label %s: %w", label, err)
 	}
@@ -94,9 +94,9 @@ func MayRun(root, label string) (bool, error) {
 // selinuxfs is the mount point of the kernel's SELinux interface.
 const selinuxfs = "sys/fs/selinux"
 
-// ask queries the permissions of one label on another from the kernel (the file access of
+// queryAccess queries the permissions of one label on another from the kernel (the file access of
 // selinuxfs), and returns them as bits.
-func ask(path, question string) (uint32, error) {
+func queryAccess(path, question string) (uint32, error) {
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
 	if err != nil {
 		return 0, err

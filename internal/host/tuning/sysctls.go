@@ -40,7 +40,6 @@ func compare(want []sysctl, read func(name string) (int, error)) []difference {
 	return out
 }
 
-// change describes the change of the setting.
 func (d difference) change() string {
 	if d.err != nil {
 		return fmt.Sprintf("%s to %d", d.name, d.want)

@@ -112,7 +112,7 @@ const gatherPeriod = time.Minute
 func (t *Tuner) Run(ctx context.Context) error {
 	ticker := time.NewTicker(gatherPeriod)
 	defer ticker.Stop()
-	told := ""
+	lastLogged := ""
 	for {
 		moved, err := t.gather()
 		if moved > 0 {
@@ -122,10 +122,10 @@ func (t *Tuner) Run(ctx context.Context) error {
 		if err != nil {
 			text = err.Error()
 		}
-		if text != "" && text != told {
+		if text != "" && text != lastLogged {
 			t.Log.Warn("systemCgroups: processes stay where they are", "cgroup", t.SystemCgroup, "error", err)
 		}
-		told = text
+		lastLogged = text
 		select {
 		case <-ticker.C:
 		case <-ctx.Done():

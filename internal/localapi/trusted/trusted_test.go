@@ -22,6 +22,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"berth/internal/cluster/kube"
+	"berth/internal/cluster/kube/kubetest"
 	"berth/internal/localapi/kinds"
 	"berth/internal/localapi/store"
 )
@@ -132,7 +133,7 @@ func TestNode(t *testing.T) {
 		other.UID = "another"
 		changed = other.DeepCopy()
 		changed.Labels = nil
-		if _, err := w.client.PatchNode(ctx, other, changed); !kube.IsOtherUID(err) {
+		if _, err := w.client.PatchNode(ctx, other, changed); !kubetest.IsOtherUID(err) {
 			w.Errorf("a patch of another node: %v", err)
 		}
 		before := w.store.Revision()
@@ -155,13 +156,13 @@ func TestPod(t *testing.T) {
 		if p.Status.Phase != v1.PodRunning || p.Spec.NodeName != "n" || p.Generation != 1 {
 			w.Errorf("after a patch of the status: phase %s, node %s, generation %d", p.Status.Phase, p.Spec.NodeName, p.Generation)
 		}
-		if err := w.client.PatchPodStatus(ctx, "a", "p", []byte(`{"metadata":{"uid":"x"},"status":{"phase":"Failed"}}`)); !kube.IsOtherUID(err) {
+		if err := w.client.PatchPodStatus(ctx, "a", "p", []byte(`{"metadata":{"uid":"x"},"status":{"phase":"Failed"}}`)); !kubetest.IsOtherUID(err) {
 			w.Errorf("a patch of another pod: %v", err)
 		}
 		if err := w.client.PatchPodStatus(ctx, "a", "q", []byte(`{"status":{"phase":"Failed"}}`)); !apierrors.IsNotFound(err) {
 			w.Errorf("a patch of no pod: %v", err)
 		}
-		if err := w.client.DeletePod(ctx, "a", "p", "x"); !kube.IsOtherUID(err) {
+		if err := w.client.DeletePod(ctx, "a", "p", "x"); !kubetest.IsOtherUID(err) {
 			w.Errorf("a deletion of another pod: %v", err)
 		}
 		w.must(w.client.DeletePod(ctx, "a", "p", p.UID))
@@ -255,10 +256,10 @@ func TestEventsAndTokens(t *testing.T) {
 		if again, err = w.client.PatchEvent(ctx, e, again); err != nil || again.Count != 2 {
 			w.Errorf("event = %+v, %v", again, err)
 		}
-		if _, err := w.client.CreateToken(ctx, "a", "other", &authenticationv1.TokenRequest{}); !apierrors.IsNotFound(err) {
+		if _, err := (kube.PodObjects{Client: w.client}).CreateToken(ctx, "a", "other", &authenticationv1.TokenRequest{}); !apierrors.IsNotFound(err) {
 			w.Errorf("a token of no service account: %v", err)
 		}
-		token, err := w.client.CreateToken(ctx, "a", "default", &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{Audiences: []string{"api"}}})
+		token, err := (kube.PodObjects{Client: w.client}).CreateToken(ctx, "a", "default", &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{Audiences: []string{"api"}}})
 		if err != nil || token.Status.Token != "a/default for api" {
 			w.Errorf("token = %+v, %v", token, err)
 		}

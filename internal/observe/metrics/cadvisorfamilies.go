@@ -25,7 +25,6 @@ type target struct {
 // emit sends a sample with the values of the metric's own labels.
 type emit func(value float64, labels ...string)
 
-// family is one container metric.
 type family struct {
 	name, help string
 	kind       prometheus.ValueType

@@ -82,11 +82,11 @@ func collectors(t *testing.T, r readings) map[string]*prometheus.Registry {
 	pods := NewPods(PodsConfig{
 		List: list, Lifecycles: lives, Wanted: none, Observed: func() []*pod.Status { return nil }, Metrics: out["/metrics"],
 	})
-	pods.startedContainers.WithLabelValues("container").Inc()
-	pods.containerEnded(regularType, 137, "OOMKilled")
-	pods.requested("limits", nil, v1.ResourceList{v1.ResourceCPU: resource.MustParse("1")})
-	pods.infeasibleResizes.WithLabelValues("other").Inc()
-	pods.resizeDuration.WithLabelValues("true").Observe(20)
+	pods.counts.startedContainers.WithLabelValues("container").Inc()
+	pods.counts.containerEnded(regularType, 137, "OOMKilled")
+	pods.counts.requested("limits", nil, v1.ResourceList{v1.ResourceCPU: resource.MustParse("1")})
+	pods.counts.infeasibleResizes.WithLabelValues("other").Inc()
+	pods.counts.resizeDuration.WithLabelValues("true").Observe(20)
 	out["/metrics"].MustRegister(pods, Build{Node: "n1", Version: "v1", Gates: []config.Gate{{Name: "Some", Stage: "BETA", On: true}, {Name: "Old"}}})
 	out["/metrics"].MustRegister(Logs(func() []stats.LogUse {
 		return []stats.LogUse{{UID: "u", Namespace: "default", Name: "web", Container: "main", Bytes: 4096}}

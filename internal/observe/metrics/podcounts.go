@@ -9,7 +9,6 @@ import (
 	"berth/internal/pod/lifecycle"
 )
 
-// podCounts are the metrics that Pods counts.
 type podCounts struct {
 	start, startTotal, startSLI         prometheus.Histogram
 	firstNetworkSLI                     prometheus.Gauge

@@ -36,14 +36,14 @@ type PodsConfig struct {
 // scrape.
 type Pods struct {
 	PodsConfig
-	*podCounts
+	counts    *podCounts
 	seen      map[pod.UID]*seenPod // used only by Run
 	networked bool                 // used only by Run; a pod with its own network has run
 }
 
 // NewPods returns Pods that count once Run is called.
 func NewPods(cfg PodsConfig) *Pods {
-	return &Pods{PodsConfig: cfg, podCounts: newPodCounts(cfg.Metrics), seen: map[pod.UID]*seenPod{}}
+	return &Pods{PodsConfig: cfg, counts: newPodCounts(cfg.Metrics), seen: map[pod.UID]*seenPod{}}
 }
 
 // seenPod is the counted state of a pod.
@@ -106,12 +106,12 @@ func (p *Pods) Collect(ch chan<- prometheus.Metric) {
 		ch <- prometheus.MustNewConstMetric(activePods, gauge, float64(active[static]), label)
 	}
 	ch <- prometheus.MustNewConstMetric(ephemeralCount, gauge, float64(ephemeral))
-	p.collectLives(ch)
+	p.collectLifecycles(ch)
 	p.collectResizes(ch)
 }
 
-// collectLives counts the pods that have not terminated by the state of their workers.
-func (p *Pods) collectLives(ch chan<- prometheus.Metric) {
+// collectLifecycles counts the pods that have not terminated by the state of their workers.
+func (p *Pods) collectLifecycles(ch chan<- prometheus.Metric) {
 	static := map[pod.UID]bool{}
 	for _, x := range p.List() {
 		static[x.UID] = pod.IsStatic(x)
@@ -181,22 +181,22 @@ func (p *Pods) count(x *v1.Pod) {
 	if s == nil {
 		s = &seenPod{first: time.Now(), started: map[string]bool{}, ended: map[string]bool{}}
 		p.seen[x.UID] = s
-		p.containersPerPod.Observe(float64(len(x.Spec.Containers)))
+		p.counts.containersPerPod.Observe(float64(len(x.Spec.Containers)))
 	}
-	p.countResize(&s.resize, x)
+	p.counts.countResize(&s.resize, x)
 	own := !x.Status.StartTime.IsZero() && !x.Status.StartTime.Time.Before(p.Started.Truncate(time.Second))
 	if !s.running && x.Status.Phase == v1.PodRunning {
 		s.running = true
 		if own {
-			p.started.Inc()
+			p.counts.started.Inc()
 			if x.Spec.HostUsers != nil && !*x.Spec.HostUsers {
-				p.startedUserNamespaced.Inc()
+				p.counts.startedUserNamespaced.Inc()
 			}
 			p.podRuns(x)
-			p.start.Observe(time.Since(s.first).Seconds())
+			p.counts.start.Observe(time.Since(s.first).Seconds())
 		}
 	}
-	there := map[string]bool{}
+	present := map[string]bool{}
 	for _, k := range []struct {
 		kind containerType
 		list []v1.ContainerStatus
@@ -204,19 +204,19 @@ func (p *Pods) count(x *v1.Pod) {
 		for i := range k.list {
 			c := &k.list[i]
 			if r := c.State.Running; r != nil {
-				there[c.ContainerID] = true
+				present[c.ContainerID] = true
 				p.began(s, k.kind, c.ContainerID, r.StartedAt.Time)
 			}
 			for _, t := range []*v1.ContainerStateTerminated{c.LastTerminationState.Terminated, c.State.Terminated} {
 				if t == nil || t.ContainerID == "" {
 					continue
 				}
-				there[t.ContainerID] = true
+				present[t.ContainerID] = true
 				p.began(s, k.kind, t.ContainerID, t.StartedAt.Time)
 				if !s.ended[t.ContainerID] {
 					s.ended[t.ContainerID] = true
 					if !t.FinishedAt.Time.Before(p.Started.Truncate(time.Second)) {
-						p.containerEnded(k.kind, t.ExitCode, t.Reason)
+						p.counts.containerEnded(k.kind, t.ExitCode, t.Reason)
 					}
 				}
 			}
@@ -224,7 +224,7 @@ func (p *Pods) count(x *v1.Pod) {
 	}
 	for _, m := range []map[string]bool{s.started, s.ended} {
 		for id := range m {
-			if !there[id] {
+			if !present[id] {
 				delete(m, id)
 			}
 		}
@@ -237,6 +237,6 @@ func (p *Pods) began(s *seenPod, kind containerType, id string, at time.Time) {
 	}
 	s.started[id] = true
 	if !at.Before(p.Started.Truncate(time.Second)) {
-		p.startedContainers.WithLabelValues(string(kind)).Inc()
+		p.counts.startedContainers.WithLabelValues(string(kind)).Inc()
 	}
 }

@@ -23,7 +23,6 @@ type seenResize struct {
 	infeasible string                             // the message of the counted pending one
 }
 
-// collectResizes counts the pods with resize conditions.
 func (p *Pods) collectResizes(ch chan<- prometheus.Metric) {
 	pending, inProgress := map[string]int{"deferred": 0, "infeasible": 0}, 0
 	for _, x := range p.List() {

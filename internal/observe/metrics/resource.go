@@ -17,7 +17,6 @@ type Readings interface {
 	Read(ctx context.Context) (*stats.Readings, error)
 }
 
-// scrapeLimit bounds one read.
 const scrapeLimit = 10 * time.Second
 
 func desc(name, help string, labels ...string) *prometheus.Desc {

@@ -9,7 +9,6 @@ import (
 	"berth/internal/record/journal"
 )
 
-// span is a time interval.
 type span struct{ from, to time.Time }
 
 // computeExcluded returns the total time until a pod ran in which images were pulled or init
@@ -52,12 +51,12 @@ func (p *Pods) podRuns(x *v1.Pod) {
 	}
 	now := time.Now()
 	total := max(0, now.Sub(x.CreationTimestamp.Time))
-	p.startTotal.Observe(total.Seconds())
-	story, _ := p.Timeline(x.UID)
-	sli := total - computeExcluded(x, &story, span{x.CreationTimestamp.Time, now})
-	p.startSLI.Observe(sli.Seconds())
+	p.counts.startTotal.Observe(total.Seconds())
+	timeline, _ := p.Timeline(x.UID)
+	sli := total - computeExcluded(x, &timeline, span{x.CreationTimestamp.Time, now})
+	p.counts.startSLI.Observe(sli.Seconds())
 	if !x.Spec.HostNetwork && !p.networked {
 		p.networked = true
-		p.firstNetworkSLI.Set(sli.Seconds())
+		p.counts.firstNetworkSLI.Set(sli.Seconds())
 	}
 }

@@ -21,7 +21,6 @@ type counters struct {
 	byPath     map[string]pod.ContainerID
 }
 
-// counter is a watched container.
 type counter struct {
 	uid   pod.UID
 	path  string

@@ -61,7 +61,6 @@ func (f *eventFiles) Run(ctx context.Context) error {
 	}
 }
 
-// wakeOf wakes for the cgroup of the file.
 func (f *eventFiles) wakeOf(file string) {
 	if rel, err := filepath.Rel(f.h.Dir("", "/"), filepath.Dir(file)); err == nil {
 		f.wake("/" + rel)

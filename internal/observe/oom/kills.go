@@ -26,7 +26,6 @@ type Kills struct {
 	counts map[pod.ContainerID]uint64 // guarded by mu
 }
 
-// reported is the format of the file.
 type reported struct {
 	Boot  string                     `json:"boot"`
 	Seq   uint64                     `json:"seq"`
@@ -92,7 +91,6 @@ func (k *Kills) set(id pod.ContainerID, n uint64) {
 	}
 }
 
-// forget removes a deleted container.
 func (k *Kills) forget(id pod.ContainerID) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -33,19 +33,19 @@ func (host) Log(ctx context.Context, after uint64, now <-chan struct{}, put func
 	defer w.close()
 	defer context.AfterFunc(ctx, w.close)()
 	l := logReader{fd: fd, after: after, caughtUp: after > 0, put: put, buf: make([]byte, recordBytes)}
-	var told time.Time // time of the last element of now
+	var lastSignal time.Time // time of the last element of now
 	for {
 		if err := l.read(ctx); err != nil {
 			return fmt.Errorf("read %s: %w", path, err)
 		}
 		pause := logPause
-		if time.Since(told) < logPause {
+		if time.Since(lastSignal) < logPause {
 			pause = 0 // the record may be among the next
 		}
 		select {
 		case <-time.After(pause):
 		case <-now:
-			told = time.Now()
+			lastSignal = time.Now()
 		case <-ctx.Done():
 			return ctx.Err()
 		}

@@ -7,7 +7,6 @@ import (
 	"berth/internal/host/cgroupstat"
 )
 
-// kill is one kill in the kernel log.
 type kill struct {
 	process string
 	pid     int

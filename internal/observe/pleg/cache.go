@@ -15,8 +15,9 @@ const (
 	// mostReadings bounds concurrent reads for events and relists. Workers that read their own pod
 	// are not limited by it.
 	mostReadings = 256
-	// patience is how long a relist waits for one of those reads: hanging reads delay it no longer.
-	patience = 100 * time.Millisecond
+	// maxSlotWait is how long a relist waits for one of those reads: hanging reads delay it no
+	// longer.
+	maxSlotWait = 100 * time.Millisecond
 )
 
 // entry is the newest observation of one pod (podCache). A pod that the runtime does not have has
@@ -33,7 +34,7 @@ type inflightRead struct {
 	status  *pod.Status   // set before done is closed
 	err     error         // set before done is closed
 	waiters int           // guarded by PLEG.mu
-	again   bool          // guarded by PLEG.mu; an event arrived since the read began
+	reread  bool          // guarded by PLEG.mu; an event arrived since the read began
 }
 
 // seen is the pod in a relist that began at the mark; nil if it was not listed or there was no
@@ -104,7 +105,7 @@ func (g *PLEG) refresh(uid pod.UID, s seen) bool {
 		return true
 	}
 	if f := g.inflight[uid]; f != nil {
-		f.again = true
+		f.reread = true
 		return true
 	}
 	if len(g.inflight) >= mostReadings {
@@ -114,17 +115,17 @@ func (g *PLEG) refresh(uid pod.UID, s seen) bool {
 	return true
 }
 
-// refreshInTurn is refresh that waits for a free slot, for patience at most. It returns false when
-// ctx is done.
+// refreshInTurn is refresh that waits for a free slot, for maxSlotWait at most. It returns false
+// when ctx is done.
 func (g *PLEG) refreshInTurn(ctx context.Context, uid pod.UID, s seen) bool {
-	var impatient <-chan time.Time
+	var timeout <-chan time.Time
 	for !g.refresh(uid, s) {
-		if impatient == nil {
-			impatient = time.After(patience)
+		if timeout == nil {
+			timeout = time.After(maxSlotWait)
 		}
 		select {
 		case <-g.readEnded:
-		case <-impatient:
+		case <-timeout:
 			g.mu.Lock()
 			if g.inflight[uid] == nil {
 				g.beginLocked(uid, s)
@@ -200,7 +201,7 @@ func (g *PLEG) finish(uid pod.UID, f *inflightRead, read func() (*pod.Status, er
 	// A worker that waits for the read acts on it itself.
 	notify := changed && f.waiters == 0
 	delete(g.inflight, uid)
-	if f.again {
+	if f.reread {
 		g.beginLocked(uid, seen{})
 	}
 	g.mu.Unlock()
@@ -213,7 +214,6 @@ func (g *PLEG) finish(uid pod.UID, f *inflightRead, read func() (*pod.Status, er
 	}
 }
 
-// storeLocked stores the result of a read and reports whether the observation changed.
 func (g *PLEG) storeLocked(uid pod.UID, old entry, f *inflightRead) (changed bool) {
 	if f.err != nil {
 		g.entries[uid] = entry{status: old.status, err: f.err}

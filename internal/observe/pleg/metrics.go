@@ -13,6 +13,8 @@ type metrics struct {
 	lastSeen                       prometheus.Gauge
 	streamsOpened, streamsFailed   prometheus.Counter
 	streamLatency                  prometheus.Histogram
+
+	lastRelist time.Time // the beginning; used only by the relisting goroutine
 }
 
 // newMetrics registers the metrics of this package; if r is nil, they are not registered.
@@ -53,11 +55,11 @@ func (m *metrics) streamOpened(took time.Duration) {
 	m.streamLatency.Observe(took.Seconds())
 }
 
-// relisted counts a relist; interval is the time since the previous one, 0 for the first.
-func (m *metrics) relisted(began time.Time, interval time.Duration) {
+func (m *metrics) relisted(began time.Time) {
 	m.relistDuration.Observe(time.Since(began).Seconds())
-	if interval > 0 {
+	if interval := began.Sub(m.lastRelist); !m.lastRelist.IsZero() && interval > 0 {
 		m.relistInterval.Observe(interval.Seconds())
 	}
+	m.lastRelist = began
 	m.lastSeen.SetToCurrentTime()
 }

@@ -10,9 +10,7 @@ import (
 // noteOutage records in the journals of active pods that the runtime has recovered, except for the
 // first connection of an agent.
 func (g *PLEG) noteOutage(outage error) {
-	select {
-	case <-g.relisted:
-	default:
+	if !g.hasRelisted() {
 		return
 	}
 	e := journal.Entry{Component: "pleg", Decision: "the container runtime answers again", Why: "containers go on without it; nothing of the pod was restarted for it"}

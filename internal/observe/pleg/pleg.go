@@ -65,16 +65,14 @@ type PLEG struct {
 	changed  *pod.Inbox[pod.UID]    // pods whose observation changed, unless a worker waited for it
 	observed pod.Publisher[pod.UID] // the same, even if a worker waited for it
 	metrics  *metrics
-	// lastRelist is when the last relist began; used only by the relisting goroutine.
-	lastRelist time.Time
-	restored   chan struct{} // capacity 1
-	relisted   chan struct{} // closed after the first successful relist
-	once       sync.Once
-	readings   atomic.Uint64
-	reads      sync.WaitGroup // reads in flight
-	readEnded  chan struct{}  // capacity 1; a read has completed
-	stream     stream
-	health     health.Latch // why the last relist failed
+
+	restored  chan struct{} // capacity 1
+	relisted  chan struct{} // closed after the first successful relist
+	readings  atomic.Uint64
+	reads     sync.WaitGroup // reads in flight
+	readEnded chan struct{}  // capacity 1; a read has completed
+	stream    stream
+	health    health.Latch // why the last relist failed
 
 	mu       sync.Mutex
 	entries  map[pod.UID]entry         // guarded by mu; podCache
@@ -84,7 +82,6 @@ type PLEG struct {
 	listing  *listing                  // guarded by mu; the relist in progress, or nil
 }
 
-// listing is a relist in progress.
 type listing struct {
 	began    time.Time
 	waitsFor func() string
@@ -95,15 +92,15 @@ type stream struct {
 	opened  atomic.Bool // since a relist began
 	open    atomic.Bool
 	polling atomic.Bool // the runtime has no events
-	news    chan struct{}
-	broke   chan struct{} // capacity 1
+	changed chan struct{}
+	ended   chan struct{} // capacity 1
 	health  health.Latch  // why there is no stable stream
 }
 
 // notify wakes Run without blocking.
 func (s *stream) notify() {
 	select {
-	case s.news <- struct{}{}:
+	case s.changed <- struct{}{}:
 	default:
 	}
 }
@@ -132,7 +129,7 @@ func New(runtime Runtime, j *journal.Journal, log *slog.Logger, r prometheus.Reg
 		runtime: runtime, journal: j, log: log, metrics: newMetrics(r),
 		inbox: pod.NewInbox[pod.UID](), changed: pod.NewInbox[pod.UID](),
 		restored: make(chan struct{}, 1), relisted: make(chan struct{}), readEnded: make(chan struct{}, 1),
-		stream:  stream{news: make(chan struct{}, 1), broke: make(chan struct{}, 1)},
+		stream:  stream{changed: make(chan struct{}, 1), ended: make(chan struct{}, 1)},
 		entries: map[pod.UID]entry{}, inflight: map[pod.UID]*inflightRead{}, held: map[pod.UID]bool{},
 	}
 	g.health.Set(errors.New("pleg has yet to be successful"))
@@ -181,7 +178,7 @@ func (g *PLEG) Streaming() bool { return g.stream.open.Load() }
 
 // Broke has an element after the runtime's event stream has ended, for example when the runtime
 // exits.
-func (g *PLEG) Broke() <-chan struct{} { return g.stream.broke }
+func (g *PLEG) Broke() <-chan struct{} { return g.stream.ended }
 
 // Run watches the runtime until ctx is done.
 func (g *PLEG) Run(ctx context.Context) error {
@@ -193,13 +190,13 @@ func (g *PLEG) Run(ctx context.Context) error {
 	timer := time.NewTimer(0) // the first relist is immediate
 	defer timer.Stop()
 	var (
-		listed  = make(chan struct{}, 1)
-		listing bool // a relist is in progress
-		again   bool // another one follows immediately
-		second  bool // the next relist is the one after the opening of the stream
+		listed      = make(chan struct{}, 1)
+		listing     bool // a relist is in progress
+		immediately bool // another one follows immediately
+		second      bool // the next relist is the one after the opening of the stream
 	)
-	soon := func() {
-		again = true
+	relistNow := func() {
+		immediately = true
 		if !listing {
 			timer.Reset(0)
 		}
@@ -208,10 +205,10 @@ func (g *PLEG) Run(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-g.stream.news:
-			soon()
+		case <-g.stream.changed:
+			relistNow()
 		case <-timer.C:
-			again, listing = false, true
+			immediately, listing = false, true
 			if g.stream.opened.Swap(false) {
 				second = true
 			} else if second {
@@ -230,14 +227,14 @@ func (g *PLEG) Run(ctx context.Context) error {
 			if second {
 				wait = secondRelist
 			}
-			if again {
+			if immediately {
 				wait = 0
 			}
 			timer.Reset(wait)
 		case <-g.inbox.Wake():
 			for _, uid := range g.inbox.Take() {
 				if uid == "" {
-					soon()
+					relistNow()
 				} else if !g.refresh(uid, seen{}) && g.isFirstOverflow() && !listing {
 					timer.Reset(pollPeriod)
 				}
@@ -287,7 +284,7 @@ func (g *PLEG) follow(ctx context.Context) {
 			g.metrics.streamsFailed.Inc()
 		} else {
 			select {
-			case g.stream.broke <- struct{}{}:
+			case g.stream.ended <- struct{}{}:
 			default:
 			}
 		}
@@ -321,17 +318,13 @@ func (g *PLEG) follow(ctx context.Context) {
 
 // relist compares the runtime's list with the cache and reads every pod that differs.
 func (g *PLEG) relist(ctx context.Context) {
-	began, interval := time.Now(), time.Duration(0)
-	if !g.lastRelist.IsZero() {
-		interval = began.Sub(g.lastRelist)
-	}
-	g.lastRelist = began
+	began := time.Now()
 	mark := g.BeginReading()
 	pods, err := g.list(ctx)
 	if ctx.Err() != nil {
 		return
 	}
-	g.metrics.relisted(began, interval)
+	g.metrics.relisted(began)
 	g.setHealth(err)
 	if err != nil {
 		g.log.Warn("relist failed", "error", err)
@@ -356,14 +349,24 @@ func (g *PLEG) relist(ctx context.Context) {
 		}
 	}
 	pods = nil // large on a large node, and the reads may take a while
-	g.once.Do(func() {
-		for _, uid := range read {
-			if _, err := g.Observe(ctx, uid, 0); err != nil {
-				g.log.Warn("first reading of a pod failed", "uid", uid, "error", err)
-			}
+	if g.hasRelisted() {
+		return
+	}
+	for _, uid := range read {
+		if _, err := g.Observe(ctx, uid, 0); err != nil {
+			g.log.Warn("first reading of a pod failed", "uid", uid, "error", err)
 		}
-		close(g.relisted)
-	})
+	}
+	close(g.relisted)
+}
+
+func (g *PLEG) hasRelisted() bool {
+	select {
+	case <-g.relisted:
+		return true
+	default:
+		return false
+	}
 }
 
 // list lists the runtime's pods, and reports a runtime that does not respond.

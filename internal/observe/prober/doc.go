@@ -7,9 +7,9 @@
 //
 // One goroutine sleeps until the earliest deadline of all probes, so that a probe costs a heap
 // entry and no goroutine or timer of its own. A running attempt has a goroutine. The number of
-// concurrent attempts is limited to places; an attempt that has waited for patience gets an
-// additional place, so that hanging probes never block the others, and simultaneous deadlines cause
-// no burst. No pod has more than placesPerPod.
+// concurrent attempts is limited to maxAttempts; an attempt that has waited for maxQueued starts
+// nevertheless, so that hanging probes never block the others, and simultaneous deadlines cause no
+// burst. No pod has more than maxAttemptsPerPod.
 //
 // Results are persisted by container ID, so that the next agent continues from them: a container
 // that was ready stays ready until attempts fail as often as its threshold requires.

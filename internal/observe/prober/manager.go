@@ -49,7 +49,7 @@ type Manager struct {
 	results *pod.Inbox[pod.UID]
 	wake    chan struct{} // capacity 1; the schedule may have work before until
 	file    *checkpoint.WarmTable[pod.UID, savedPod]
-	unkept  *pod.Inbox[pod.UID] // pods whose results may differ from the file; put under mu, before readers see them
+	unsaved *pod.Inbox[pod.UID] // pods whose results may differ from the file; put under mu, before readers see them
 
 	mu       sync.Mutex
 	pods     map[pod.UID]*podProbes // guarded by mu; pods with probes
@@ -57,14 +57,13 @@ type Manager struct {
 	schedule schedule               // guarded by mu
 }
 
-// podProbes are the probes of one pod.
 type podProbes struct {
 	pod         *v1.Pod // the newest
 	ip          string
 	containers  []*container
 	terminating bool
 	attempts    int       // running, including cancelled ones
-	waiting     list.List // overdue probes while the pod has its maximum number of places
+	waiting     list.List // overdue probes while the pod has maxAttemptsPerPod
 }
 
 // container is a container with probes; its spec is that of the first Sync.
@@ -82,7 +81,7 @@ type container struct {
 func New(cfg Config) *Manager {
 	m := &Manager{
 		Config: cfg, began: time.Now(), jitter: rand.N[time.Duration],
-		results: pod.NewInbox[pod.UID](), wake: make(chan struct{}, 1), unkept: pod.NewInbox[pod.UID](),
+		results: pod.NewInbox[pod.UID](), wake: make(chan struct{}, 1), unsaved: pod.NewInbox[pod.UID](),
 		pods: map[pod.UID]*podProbes{}, restored: map[pod.UID]savedPod{},
 	}
 	m.file = m.newFile()
@@ -116,17 +115,17 @@ func (m *Manager) Sync(p *v1.Pod, observed *pod.Status) {
 			pp.ip = ips[0]
 		}
 	}
-	var said []journal.Entry
+	var entries []journal.Entry
 	saved, ok := m.restored[p.UID]
 	if ok {
 		delete(m.restored, p.UID) // unclaimed results are of removed containers
-		m.unkept.Put(p.UID)
+		m.unsaved.Put(p.UID)
 	}
 	for _, c := range pp.containers {
-		said = append(said, m.syncContainerLocked(c, observed.FindContainer(c.spec.Name), saved, now)...)
+		entries = append(entries, m.syncContainerLocked(c, observed.FindContainer(c.spec.Name), saved, now)...)
 	}
 	m.unlock()
-	for _, e := range said {
+	for _, e := range entries {
 		m.Journal.Record(e)
 	}
 }
@@ -160,11 +159,11 @@ func newPodProbes(p *v1.Pod) *podProbes {
 	return pp
 }
 
-func (m *Manager) syncContainerLocked(c *container, cs *pod.ContainerStatus, saved savedPod, now time.Time) (said []journal.Entry) {
+func (m *Manager) syncContainerLocked(c *container, cs *pod.ContainerStatus, saved savedPod, now time.Time) (entries []journal.Entry) {
 	running := false
 	if cs != nil {
 		if cs.ID != c.id {
-			said = m.beginIncarnationLocked(c, cs, saved)
+			entries = m.beginIncarnationLocked(c, cs, saved)
 		}
 		running = cs.State == pod.StateRunning
 		if running && !c.running {
@@ -172,7 +171,7 @@ func (m *Manager) syncContainerLocked(c *container, cs *pod.ContainerStatus, sav
 		}
 		if p := c.probes[readiness]; p != nil && cs.State == pod.StateExited && p.verdict != pod.ProbeFailure {
 			p.tally = tally{verdict: pod.ProbeFailure}
-			m.unkept.Put(c.pod.pod.UID)
+			m.unsaved.Put(c.pod.pod.UID)
 		}
 	}
 	c.running = running
@@ -180,11 +179,11 @@ func (m *Manager) syncContainerLocked(c *container, cs *pod.ContainerStatus, sav
 	if p := c.probes[readiness]; p != nil && p.verdict != pod.ProbeSuccess && p.index != notInHeap && now.After(p.began) {
 		m.schedule.set(p, later(now, p.notBefore))
 	}
-	return said
+	return entries
 }
 
 // beginIncarnationLocked resets the probes for the incarnation, with the known results.
-func (m *Manager) beginIncarnationLocked(c *container, cs *pod.ContainerStatus, saved savedPod) (said []journal.Entry) {
+func (m *Manager) beginIncarnationLocked(c *container, cs *pod.ContainerStatus, saved savedPod) (entries []journal.Entry) {
 	c.id, c.running = cs.ID, false
 	known := m.knownOf(c, cs, saved)
 	for k, p := range c.probes {
@@ -194,14 +193,14 @@ func (m *Manager) beginIncarnationLocked(c *container, cs *pod.ContainerStatus, 
 		m.schedule.remove(p)
 		p.begin(known[k])
 		if known[k] != pod.ProbeUnknown {
-			said = append(said, p.entry(p.kind.String()+" probe: "+known[k].String()+", as before the agent's start"))
+			entries = append(entries, p.entry(p.kind.String()+" probe: "+known[k].String()+", as before the agent's start"))
 		}
 		if c.pod.terminating {
 			p.end()
 		}
 	}
-	m.unkept.Put(c.pod.pod.UID)
-	return said
+	m.unsaved.Put(c.pod.pod.UID)
+	return entries
 }
 
 // setNotBeforeLocked sets the time of the first attempt for the probes of a started container.
@@ -217,7 +216,7 @@ func (m *Manager) setNotBeforeLocked(c *container, startedAt, now time.Time) {
 			continue
 		}
 		p.notBefore = now.Add(time.Duration(p.spec.InitialDelaySeconds)*time.Second - ran)
-		if period := p.period; now.Add(-ran).Before(m.began) && now.Sub(m.began) < period {
+		if period := p.thresholds.period; now.Add(-ran).Before(m.began) && now.Sub(m.began) < period {
 			p.notBefore = later(p.notBefore, now.Add(m.jitter(period)))
 		}
 	}
@@ -228,7 +227,7 @@ func (m *Manager) armLocked(c *container, now time.Time) {
 	for _, p := range c.probes {
 		switch {
 		case p == nil:
-		case !p.runs():
+		case !p.isActive():
 			m.schedule.remove(p)
 		case p.isIdle():
 			m.schedule.set(p, later(now, p.notBefore))
@@ -264,7 +263,7 @@ func (m *Manager) Remove(uid pod.UID) {
 	defer m.unlock()
 	if _, ok := m.restored[uid]; ok {
 		delete(m.restored, uid)
-		m.unkept.Put(uid)
+		m.unsaved.Put(uid)
 	}
 	pp := m.pods[uid]
 	if pp == nil {
@@ -278,7 +277,7 @@ func (m *Manager) Remove(uid pod.UID) {
 			}
 		}
 	}
-	m.unkept.Put(uid)
+	m.unsaved.Put(uid)
 }
 
 // Verdicts returns the pod's probe results for the newest incarnations.

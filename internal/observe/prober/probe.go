@@ -10,7 +10,6 @@ import (
 	"berth/internal/record/journal"
 )
 
-// kind is the kind of a probe.
 type kind int
 
 const (
@@ -79,13 +78,12 @@ func (th thresholds) needed(result pod.ProbeVerdict) int {
 	return th.failure
 }
 
-// probe is one probe of one container.
 type probe struct {
-	kind      kind
-	container *container
-	spec      *v1.Probe
-	thresholds
-	counts counts // of all incarnations
+	kind       kind
+	container  *container
+	spec       *v1.Probe
+	thresholds thresholds
+	counts     counts // of all incarnations
 
 	// Of the newest incarnation:
 	tally
@@ -94,14 +92,14 @@ type probe struct {
 	began     time.Time // the newest attempt; zero before the first
 
 	// State of the schedule: in the heap, in a queue, running, or none of these.
-	due     time.Time
-	index   int           // in the heap, or notInHeap
-	queue   *list.List    // the queue in which it waits, or nil
-	element *list.Element // in queue
-	since   time.Time     // when it was added to queue
-	crowded bool          // it has waited for a place of its pod
-	current *attempt      // running, or nil
-	late    bool          // the newest attempt began late
+	due        time.Time
+	index      int           // in the heap, or notInHeap
+	queue      *list.List    // the queue in which it waits, or nil
+	element    *list.Element // in queue
+	since      time.Time     // when it was added to queue
+	podLimited bool          // it has waited for another attempt of its pod
+	current    *attempt      // running, or nil
+	late       bool          // the newest attempt began late
 }
 
 // begin resets the probe for a new incarnation. known is an earlier agent's result.
@@ -128,13 +126,12 @@ func (p *probe) end() {
 	p.tally, p.held = tally{verdict: pod.ProbeSuccess}, true
 }
 
-// runs reports whether the probe is active.
-func (p *probe) runs() bool {
+func (p *probe) isActive() bool {
 	s := p.container.probes[startup]
 	return p.container.running && !p.held && (p.kind == startup || s == nil || s.verdict == pod.ProbeSuccess)
 }
 
-// isIdle reports whether the probe has no deadline, waits for no place and is not running.
+// isIdle reports whether the probe has no deadline, is not queued and not running.
 func (p *probe) isIdle() bool { return p.index == notInHeap && p.queue == nil && p.current == nil }
 
 // entry returns an entry for the pod's journal.

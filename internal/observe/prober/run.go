@@ -23,12 +23,12 @@ const (
 
 // Run runs probes until ctx is done and every attempt has returned.
 func (m *Manager) Run(ctx context.Context) error {
-	keeping, stopKeeping := context.WithCancel(context.WithoutCancel(ctx))
-	var keeper sync.WaitGroup
-	keeper.Go(func() { _ = m.file.Run(keeping) }) // returns when its context is done
+	writing, stopWriting := context.WithCancel(context.WithoutCancel(ctx))
+	var writer sync.WaitGroup
+	writer.Go(func() { _ = m.file.Run(writing) }) // returns when its context is done
 	m.loop(ctx)
-	stopKeeping()
-	keeper.Wait()
+	stopWriting()
+	writer.Wait()
 	return ctx.Err()
 }
 
@@ -77,7 +77,7 @@ func (m *Manager) try(a *attempt) {
 	}
 	var r action.Result
 	for range tries {
-		if r = m.Actions.Probe(a.ctx, a.target, a.spec); r.Outcome != action.Unknown || a.ctx.Err() != nil {
+		if r = m.Actions.Probe(a.ctx, a.target, a.probe.spec); r.Outcome != action.Unknown || a.ctx.Err() != nil {
 			break
 		}
 	}
@@ -90,23 +90,24 @@ func (m *Manager) finish(a *attempt, r action.Result) {
 	now := time.Now()
 	ended := a.ctx.Err() != nil // the agent stops, or the pod or incarnation has ended
 	m.schedule.finish(a)
-	if a.current != a || ended {
+	p := a.probe
+	if p.current != a || ended {
 		m.unlock()
 		return
 	}
-	a.current = nil
-	a.counts.add(r.Outcome, now.Sub(a.began))
-	owner := a.container.pod.pod
+	p.current = nil
+	p.counts.add(r.Outcome, now.Sub(a.began))
+	owner := p.container.pod.pod
 	changed, entry := m.countLocked(a, r, now)
-	if a.runs() {
+	if p.isActive() {
 		// From the attempt's beginning rather than its deadline, so that attempts that waited for
 		// each other spread out.
-		m.schedule.set(a.probe, later(now, a.began.Add(a.period)))
+		m.schedule.set(p, later(now, a.began.Add(p.thresholds.period)))
 	}
 	m.unlock()
 
 	if e := a.event(r); e != (event{}) {
-		m.Recorder.Event(owner, a.container.spec.Name, v1.EventTypeWarning, e.reason, e.message)
+		m.Recorder.Event(owner, p.container.spec.Name, v1.EventTypeWarning, e.reason, e.message)
 	}
 	if entry != nil {
 		m.Journal.Record(*entry)
@@ -132,7 +133,7 @@ func (m *Manager) countLocked(a *attempt, r action.Result, now time.Time) (chang
 	p.hold()
 	changed = p.verdict != before.verdict
 	if changed {
-		m.unkept.Put(p.container.pod.pod.UID)
+		m.unsaved.Put(p.container.pod.pod.UID)
 	}
 	if !changed && (before.confirmed || !p.confirmed || p.verdict == pod.ProbeSuccess) {
 		return false, nil
@@ -163,7 +164,7 @@ type event struct{ reason, message string }
 
 // event returns the event for the attempt; empty for a success without a warning.
 func (a *attempt) event(r action.Result) event {
-	switch title := a.kind.title(); r.Outcome {
+	switch title := a.probe.kind.title(); r.Outcome {
 	case action.Failure:
 		return event{"Unhealthy", fmt.Sprintf("%s probe failed: %s", title, r.Output)}
 	case action.Warning:

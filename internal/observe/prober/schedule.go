@@ -12,13 +12,13 @@ import (
 )
 
 const (
-	// places is the number of concurrent attempts as long as none of them is slow.
-	places = 64
-	// patience is how long an overdue probe waits before it gets an additional place.
-	patience = 100 * time.Millisecond
-	// placesPerPod is the maximum number of concurrent attempts of one pod; its others wait without
-	// a time limit.
-	placesPerPod = 8
+	// maxAttempts is the number of concurrent attempts as long as none of them is slow.
+	maxAttempts = 64
+	// maxQueued is how long an overdue probe waits before it exceeds maxAttempts.
+	maxQueued = 100 * time.Millisecond
+	// maxAttemptsPerPod is the maximum number of concurrent attempts of one pod; others wait
+	// without a time limit.
+	maxAttemptsPerPod = 8
 
 	// lateness is the delay after its deadline from which an attempt counts as late: the shortest
 	// period.
@@ -52,9 +52,8 @@ func (d *deadlines) Pop() any {
 	return p
 }
 
-// attempt is one run of a probe.
 type attempt struct {
-	*probe
+	probe  *probe
 	target action.Target
 	began  time.Time
 	note   *journal.Entry // journal entry to record, or nil
@@ -65,13 +64,12 @@ type attempt struct {
 // schedule holds the deadlines, queue and running attempts. The zero value is empty.
 type schedule struct {
 	deadlines deadlines
-	waiting   list.List // overdue probes of pods below their limit, in the order in which they get places
+	waiting   list.List // overdue probes of pods below their limit, in the order in which they start
 	attempts  int       // running, including cancelled ones
 	until     time.Time // when the loop wakes by itself; zero: only when woken
 	rounds    int       // number of iterations of the loop
 }
 
-// set sets the probe's deadline.
 func (s *schedule) set(p *probe, due time.Time) {
 	p.due = due
 	if p.index != notInHeap {
@@ -88,8 +86,8 @@ func (s *schedule) remove(p *probe) {
 		heap.Remove(&s.deadlines, p.index)
 	}
 	if p.queue != nil {
-		p.leave()
-		s.passOn(p.container.pod) // it may have held the pod's position in the queue
+		p.dequeue()
+		s.promote(p.container.pod) // it may have held the pod's position in the queue
 	}
 	if p.current != nil {
 		p.current.cancel()
@@ -102,8 +100,8 @@ func (p *probe) wait(q *list.List, since time.Time) {
 	p.queue, p.element, p.since = q, q.PushBack(p), since
 }
 
-// leave removes the probe from its queue, if any.
-func (p *probe) leave() {
+// dequeue removes the probe from its queue, if any.
+func (p *probe) dequeue() {
 	if p.queue != nil {
 		p.queue.Remove(p.element)
 		p.queue, p.element = nil, nil
@@ -119,16 +117,16 @@ func (s *schedule) takeDue(ctx context.Context, now time.Time) (out []*attempt) 
 	for s.waiting.Len() > 0 {
 		p := s.waiting.Front().Value.(*probe)
 		owner := p.container.pod
-		if owner.attempts >= placesPerPod {
-			p.leave()
+		if owner.attempts >= maxAttemptsPerPod {
+			p.dequeue()
 			p.wait(&owner.waiting, now)
-			p.crowded = true
+			p.podLimited = true
 			continue
 		}
-		if s.attempts >= places && now.Sub(p.since) < patience {
+		if s.attempts >= maxAttempts && now.Sub(p.since) < maxQueued {
 			break
 		}
-		p.leave()
+		p.dequeue()
 		s.attempts++
 		owner.attempts++
 		out = append(out, s.begin(ctx, p, now))
@@ -136,7 +134,6 @@ func (s *schedule) takeDue(ctx context.Context, now time.Time) (out []*attempt) 
 	return out
 }
 
-// begin starts an attempt of the probe.
 func (s *schedule) begin(ctx context.Context, p *probe, now time.Time) *attempt {
 	c := p.container
 	a := &attempt{probe: p, target: action.Target{ID: c.id, Container: c.spec, PodIP: c.pod.ip}, began: now}
@@ -152,32 +149,32 @@ func (s *schedule) begin(ctx context.Context, p *probe, now time.Time) *attempt 
 		if late {
 			e.Decision = p.kind.String() + " probe runs late"
 			e.Why = "the agent did not come to it"
-			if p.crowded {
-				e.Why = fmt.Sprintf("its pod had %d attempts under way, as many as it may have", placesPerPod)
+			if p.podLimited {
+				e.Why = fmt.Sprintf("its pod had %d attempts under way, as many as it may have", maxAttemptsPerPod)
 			}
 		}
 		e.Took = behind
 		a.note = &e
 	}
-	p.crowded = false
+	p.podLimited = false
 	return a
 }
 
-// finish releases the places of an attempt.
+// finish removes an attempt from the counts.
 func (s *schedule) finish(a *attempt) {
 	a.cancel()
-	owner := a.container.pod
+	owner := a.probe.container.pod
 	s.attempts--
 	owner.attempts--
-	s.passOn(owner)
+	s.promote(owner)
 }
 
-// passOn moves the longest-waiting probe of the pod to the node's queue.
-func (s *schedule) passOn(owner *podProbes) {
+// promote moves the longest-waiting probe of the pod to the node's queue.
+func (s *schedule) promote(owner *podProbes) {
 	if first := owner.waiting.Front(); first != nil {
 		p := first.Value.(*probe)
 		since := p.since
-		p.leave()
+		p.dequeue()
 		p.wait(&s.waiting, since)
 	}
 }
@@ -189,12 +186,12 @@ func (s *schedule) next() time.Time {
 		at = s.deadlines[0].due
 	}
 	if first := s.waiting.Front(); first != nil {
-		place := first.Value.(*probe).since
-		if s.attempts >= places {
-			place = place.Add(patience)
+		startAt := first.Value.(*probe).since
+		if s.attempts >= maxAttempts {
+			startAt = startAt.Add(maxQueued)
 		}
-		if at.IsZero() || place.Before(at) {
-			at = place
+		if at.IsZero() || startAt.Before(at) {
+			at = startAt
 		}
 	}
 	return at

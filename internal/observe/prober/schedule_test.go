@@ -123,8 +123,8 @@ func TestAMomentInWhichAllAreDueIsNoFlood(t *testing.T) {
 			n.Sync(p, o)
 		}
 		after(5 * time.Second)
-		if most > places || made != 5000 {
-			t.Errorf("%d attempts, at most %d at a time; want 5000, and %d", made, most, places)
+		if most > maxAttempts || made != 5000 {
+			t.Errorf("%d attempts, at most %d at a time; want 5000, and %d", made, most, maxAttempts)
 		}
 	})
 }
@@ -137,14 +137,14 @@ func TestHangingProbesDoNotStarveOthers(t *testing.T) {
 			n.Sync(p, o)
 		}
 		after(time.Second)
-		if got, want := len(n.take()), 500*placesPerPod; got != want {
+		if got, want := len(n.take()), 500*maxAttemptsPerPod; got != want {
 			t.Errorf("%d attempts hang, want %d: the pool grows, but no pod has more than its places", got, want)
 		}
 		p, o := podOf("good", 1, func(int) *v1.Probe { return probeOf("good") })
 		n.Sync(p, o)
-		after(patience)
+		after(maxQueued)
 		if got := n.take(); len(got) != 1 {
-			t.Errorf("after %v: %v, want the good probe's attempt", patience, got)
+			t.Errorf("after %v: %v, want the good probe's attempt", maxQueued, got)
 		}
 		after(time.Minute)
 		if got := n.take(); len(got) != 5 { // each waits for patience
@@ -153,8 +153,8 @@ func TestHangingProbesDoNotStarveOthers(t *testing.T) {
 	})
 	bubble(t, "of their pod for long, and that is told", func(t *testing.T, n *node) {
 		n.set("hangs", hangs(3*time.Second))
-		p, o := podOf("web", 2*placesPerPod, func(i int) *v1.Probe {
-			if i < 2*placesPerPod-1 {
+		p, o := podOf("web", 2*maxAttemptsPerPod, func(i int) *v1.Probe {
+			if i < 2*maxAttemptsPerPod-1 {
 				return probeOf("hangs", onFailures(100))
 			}
 			return probeOf("good")
@@ -187,21 +187,21 @@ func TestHangingProbesDoNotStarveOthers(t *testing.T) {
 func TestAPlaceIsNotLostWithTheProbeThatWasToHaveIt(t *testing.T) {
 	var s schedule
 	now := time.Now()
-	p, _ := podOf("web", 2*placesPerPod+1, func(int) *v1.Probe { return probeOf("l") })
+	p, _ := podOf("web", 2*maxAttemptsPerPod+1, func(int) *v1.Probe { return probeOf("l") })
 	pp := newPodProbes(p)
 	pp.pod = p
 	for _, c := range pp.containers {
 		s.set(c.probes[liveness], now)
 	}
 	under := s.takeDue(t.Context(), now)
-	if len(under) != placesPerPod || pp.waiting.Len() != placesPerPod+1 {
+	if len(under) != maxAttemptsPerPod || pp.waiting.Len() != maxAttemptsPerPod+1 {
 		t.Fatalf("%d attempts, %d wait for the pod's places", len(under), pp.waiting.Len())
 	}
 	for _, a := range under {
 		s.finish(a)
-		a.current = nil
+		a.probe.current = nil
 	}
-	for range placesPerPod { // in the moment in which the others have left places to them, they are gone
+	for range maxAttemptsPerPod { // in the moment in which the others have left places to them, they are gone
 		s.remove(s.waiting.Front().Value.(*probe))
 	}
 	if got := s.takeDue(t.Context(), now); len(got) != 1 || s.waiting.Len()+pp.waiting.Len() > 0 {
@@ -359,7 +359,7 @@ func (n *node) checkPlaces(t *testing.T) {
 		if pp.waiting.Len() > 0 && pp.attempts == 0 && n.schedule.waiting.Len() == 0 {
 			t.Errorf("%d probes of pod %s wait for nothing", pp.waiting.Len(), uid)
 		}
-		if pp.attempts > placesPerPod {
+		if pp.attempts > maxAttemptsPerPod {
 			t.Errorf("pod %s has %d attempts", uid, pp.attempts)
 		}
 		for _, c := range pp.containers {
@@ -370,7 +370,7 @@ func (n *node) checkPlaces(t *testing.T) {
 						in++
 					}
 				}
-				if want := map[bool]int{true: 1}[p.runs()]; in != want {
+				if want := map[bool]int{true: 1}[p.isActive()]; in != want {
 					t.Errorf("%s of %s is in %d places, want %d", kind(k), c.id, in, want)
 				}
 				if p.index != notInHeap && n.schedule.deadlines[p.index] != p {

@@ -34,7 +34,7 @@ func (m *Manager) States(uid pod.UID) []State {
 			}
 			s := State{
 				Container: c.spec.Name, Kind: p.kind.String(),
-				Last: p.last, InARow: p.inARow, Needed: p.needed(p.last),
+				Last: p.last, InARow: p.inARow, Needed: p.thresholds.needed(p.last),
 			}
 			if p.index != notInHeap {
 				s.Next = p.due

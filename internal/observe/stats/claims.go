@@ -12,8 +12,8 @@ import (
 	"berth/internal/pod"
 )
 
-// asksAtOnce bounds concurrent volume queries; some drivers respond slowly, and some servers never.
-const asksAtOnce = 8
+// maxQueries bounds concurrent volume queries; some drivers respond slowly, and some servers never.
+const maxQueries = 8
 
 // VolumeUse is the usage of a volume; unknown numbers are 0.
 type VolumeUse struct {
@@ -40,22 +40,21 @@ type volumeKey struct {
 type volumeUses struct {
 	cfg     *Config
 	metrics *metrics
-	uses    *remembered[volumeKey, VolumeUse]
+	uses    *cache[volumeKey, VolumeUse]
 }
 
 func newVolumeUses(cfg *Config, m *metrics) *volumeUses {
 	u := &volumeUses{cfg: cfg, metrics: m}
-	u.uses = newRemembered(cfg.Log, asksAtOnce, u.ask)
+	u.uses = newCache(cfg.Log, maxQueries, u.query)
 	return u
 }
 
-// isAsked reports whether another component reports the volume's usage.
-func isAsked(v *v1.Volume) bool {
+// isQueried reports whether another component reports the volume's usage.
+func isQueried(v *v1.Volume) bool {
 	return v.PersistentVolumeClaim != nil || v.Ephemeral != nil || v.CSI != nil || v.NFS != nil
 }
 
-// ask queries the usage of a volume.
-func (u *volumeUses) ask(ctx context.Context, k volumeKey) (VolumeUse, error) {
+func (u *volumeUses) query(ctx context.Context, k volumeKey) (VolumeUse, error) {
 	p, ok := u.cfg.Pod(k.uid)
 	if !ok || u.cfg.Volume == nil {
 		return VolumeUse{}, errors.ErrUnsupported
@@ -68,7 +67,7 @@ func (u *volumeUses) ask(ctx context.Context, k volumeKey) (VolumeUse, error) {
 	return use, err
 }
 
-func (u VolumeUse) stats(p *v1.Pod, v *v1.Volume, at time.Time) summary.VolumeStats {
+func volumeStats(u VolumeUse, p *v1.Pod, v *v1.Volume, at time.Time) summary.VolumeStats {
 	out := summary.VolumeStats{Name: v.Name, PVCRef: claimOf(p, v), FsStats: summary.FsStats{
 		Time: metav1.NewTime(at), AvailableBytes: &u.Available, CapacityBytes: &u.Capacity, UsedBytes: &u.Used,
 		InodesFree: &u.InodesFree, Inodes: &u.Inodes, InodesUsed: &u.InodesUsed,
@@ -83,7 +82,7 @@ func (u VolumeUse) stats(p *v1.Pod, v *v1.Volume, at time.Time) summary.VolumeSt
 func (u *volumeUses) begin(p *v1.Pod) {
 	period, ok := u.period()
 	for i := range p.Spec.Volumes {
-		if v := &p.Spec.Volumes[i]; ok && isAsked(v) {
+		if v := &p.Spec.Volumes[i]; ok && isQueried(v) {
 			u.uses.begin(volumeKey{p.UID, v.Name}, period)
 		}
 	}
@@ -112,8 +111,8 @@ func (c *Collector) Claims(ctx context.Context) []ClaimUse {
 	c.postponeForget()
 	c.release()
 	var pods []*v1.Pod
-	for _, s := range c.Observed() {
-		if p, ok := c.Pod(s.UID); ok {
+	for _, s := range c.cfg.Observed() {
+		if p, ok := c.cfg.Pod(s.UID); ok {
 			pods = append(pods, p)
 			c.claimed.begin(p)
 		}

@@ -38,8 +38,8 @@ func TestVolumesOfOthers(t *testing.T) {
 			{Name: "inline", VolumeSource: v1.VolumeSource{CSI: &v1.CSIVolumeSource{}}},
 		}}}
 		asked["own"], asked["inline"] = &atomic.Int32{}, &atomic.Int32{}
-		c.Pod = func(uid pod.UID) (*v1.Pod, bool) { return web, uid == "u" }
-		c.Volume = func(ctx context.Context, p *v1.Pod, volume string) (VolumeUse, error) {
+		c.cfg.Pod = func(uid pod.UID) (*v1.Pod, bool) { return web, uid == "u" }
+		c.cfg.Volume = func(ctx context.Context, p *v1.Pod, volume string) (VolumeUse, error) {
 			asked[volume].Add(1)
 			switch volume {
 			case "slow":
@@ -100,8 +100,8 @@ func TestVolumesOfOthers(t *testing.T) {
 		}
 		time.Sleep(idle + time.Second)
 		synctest.Wait()
-		if len(c.claimed.uses.known) != 0 {
-			t.Errorf("%d volumes are remembered at rest", len(c.claimed.uses.known))
+		if len(c.claimed.uses.answers) != 0 {
+			t.Errorf("%d volumes are remembered at rest", len(c.claimed.uses.answers))
 		}
 		stop()
 	})
@@ -109,10 +109,10 @@ func TestVolumesOfOthers(t *testing.T) {
 
 // One that never answers does not keep the agent from ending, and what nobody asks for any more
 // makes room.
-func TestRemembered(t *testing.T) {
+func TestCache(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		never := make(chan struct{})
-		r := newRemembered(newHost(t).collector().Log, 1, func(_ context.Context, key int) (int, error) {
+		r := newCache(newHost(t).collector().cfg.Log, 1, func(_ context.Context, key int) (int, error) {
 			if key < 0 {
 				<-never
 			}
@@ -122,17 +122,17 @@ func TestRemembered(t *testing.T) {
 		ended := make(chan struct{})
 		go func() { r.run(ctx); close(ended) }()
 		synctest.Wait()
-		for key := range maxRemembered {
+		for key := range maxCached {
 			if got, _, ok := r.get(ctx, key, time.Minute); !ok || got != key {
 				t.Fatalf("%d: %d, %t", key, got, ok)
 			}
 		}
-		if _, _, ok := r.get(ctx, maxRemembered, time.Minute); ok || len(r.known) != maxRemembered {
-			t.Errorf("%d answers are remembered", len(r.known))
+		if _, _, ok := r.get(ctx, maxCached, time.Minute); ok || len(r.answers) != maxCached {
+			t.Errorf("%d answers are remembered", len(r.answers))
 		}
 		time.Sleep(idle)
-		if _, _, ok := r.get(ctx, maxRemembered, time.Minute); !ok || len(r.known) != 1 {
-			t.Errorf("%d answers are remembered after a while", len(r.known))
+		if _, _, ok := r.get(ctx, maxCached, time.Minute); !ok || len(r.answers) != 1 {
+			t.Errorf("%d answers are remembered after a while", len(r.answers))
 		}
 		limited, done := context.WithTimeout(ctx, time.Second)
 		defer done()

@@ -12,12 +12,12 @@ import (
 
 // Collector measures the resource usage of pods and the node. It is safe for concurrent use.
 type Collector struct {
-	Config
+	cfg     Config
 	folders folders
 	proc    procFS
 	// sizes caches the sizes of directories, claimed the usage of volumes that other components
 	// report.
-	sizes   *remembered[string, Size]
+	sizes   *cache[string, Size]
 	claimed *volumeUses
 	layers  layers // writable layers of containers
 
@@ -34,13 +34,13 @@ func New(cfg Config) *Collector {
 		cfg.Proc = "/proc"
 	}
 	c := &Collector{
-		Config: cfg, folders: folders{safepath.Root(cfg.RootDir), cfg.PodLogsDir}, proc: procFS(cfg.Proc),
+		cfg: cfg, folders: folders{safepath.Root(cfg.RootDir), cfg.PodLogsDir}, proc: procFS(cfg.Proc),
 		lock: make(chan struct{}, 1),
 	}
-	c.cgroups = newCgroupReader(&c.Config)
+	c.cgroups = newCgroupReader(&c.cfg)
 	c.layers.proc, c.layers.cgroups, c.layers.runtime = c.proc, c.cgroups, cfg.Runtime
 	count := newMetrics(cfg.Metrics)
-	c.sizes = newRemembered(cfg.Log, walksAtOnce, func(ctx context.Context, path string) (Size, error) {
+	c.sizes = newCache(cfg.Log, maxWalks, func(ctx context.Context, path string) (Size, error) {
 		began := time.Now()
 		size, err := c.folders.walk(ctx, path)
 		if err == nil && walkedPlugins[filepath.Base(filepath.Dir(path))] {
@@ -48,17 +48,17 @@ func New(cfg Config) *Collector {
 		}
 		return size, err
 	})
-	c.claimed = newVolumeUses(&c.Config, count)
+	c.claimed = newVolumeUses(&c.cfg, count)
 	c.release()
 	return c
 }
 
 // Run releases all resources when ctx is done, and waits for running walks.
 func (c *Collector) Run(ctx context.Context) error {
-	var remembering sync.WaitGroup
-	remembering.Go(func() { c.sizes.run(ctx) })
-	remembering.Go(func() { c.claimed.uses.run(ctx) })
-	remembering.Wait()
+	var caches sync.WaitGroup
+	caches.Go(func() { c.sizes.run(ctx) })
+	caches.Go(func() { c.claimed.uses.run(ctx) })
+	caches.Wait()
 	<-c.lock // not released: no more reads
 	if c.timer != nil {
 		c.timer.Stop()

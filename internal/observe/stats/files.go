@@ -84,9 +84,9 @@ func ReadTopology(dir string) Topology {
 			continue
 		}
 		book, drawer := id("book_id"), id("drawer_id")
-		place := drawer + " " + book + " " + socket
-		sockets[place] = true
-		cores[place+" "+id("die_id")+" "+id("core_id")] = true
+		socketID := drawer + " " + book + " " + socket
+		sockets[socketID] = true
+		cores[socketID+" "+id("die_id")+" "+id("core_id")] = true
 		if book != "" {
 			books[drawer+" "+book] = true
 		}

@@ -25,12 +25,12 @@ type layers struct {
 
 	mu   sync.Mutex
 	last mounts // guarded by mu
-	// told caches the layers reported by the runtime, "" for none. Guarded by mu.
-	told map[pod.ContainerID]string
+	// reported caches the layers reported by the runtime, "" for none. Guarded by mu.
+	reported map[pod.ContainerID]string
 }
 
-// toldMost bounds told, whose containers may no longer exist.
-const toldMost = 2048
+// maxReported bounds reported, whose containers may no longer exist.
+const maxReported = 2048
 
 // mounts are the overlays at one time. Immutable.
 type mounts struct {
@@ -47,7 +47,7 @@ func (l *layers) upperDir(ctx context.Context, m mounts, id pod.ContainerID, cgr
 	if upper, ok := m.in[string(id)]; ok { // containerd's mount path has the ID
 		return upper
 	}
-	if upper := l.ask(ctx, id); upper != "" {
+	if upper := l.queryRuntime(ctx, id); upper != "" {
 		return upper
 	}
 	// Other runtimes use other paths: the layer is the root of the first process.
@@ -63,10 +63,10 @@ func (l *layers) upperDir(ctx context.Context, m mounts, id pod.ContainerID, cgr
 	return ""
 }
 
-// ask queries the runtime, once per container: the mount may not be visible to the agent.
-func (l *layers) ask(ctx context.Context, id pod.ContainerID) string {
+// queryRuntime queries the runtime, once per container: the mount may not be visible to the agent.
+func (l *layers) queryRuntime(ctx context.Context, id pod.ContainerID) string {
 	l.mu.Lock()
-	upper, known := l.told[id]
+	upper, known := l.reported[id]
 	l.mu.Unlock()
 	if known {
 		return upper
@@ -77,13 +77,13 @@ func (l *layers) ask(ctx context.Context, id pod.ContainerID) string {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if len(l.told) >= toldMost {
-		l.told = nil
+	if len(l.reported) >= maxReported {
+		l.reported = nil
 	}
-	if l.told == nil {
-		l.told = map[pod.ContainerID]string{}
+	if l.reported == nil {
+		l.reported = map[pod.ContainerID]string{}
 	}
-	l.told[id] = upper
+	l.reported[id] = upper
 	return upper
 }
 
@@ -109,7 +109,7 @@ func (l *layers) set(m mounts) {
 func (l *layers) forget() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.last, l.told = mounts{}, nil
+	l.last, l.reported = mounts{}, nil
 }
 
 // read returns the current overlays of the agent's namespace.

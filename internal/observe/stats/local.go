@@ -91,7 +91,7 @@ func (c *Collector) Local(ctx context.Context, p *v1.Pod, s *pod.Status, of Exte
 		return out, err
 	}
 	mounted := c.layers.read()
-	root, known := out.addSpace(c.folders, c.RootDir)
+	root, known := out.addSpace(c.folders, c.cfg.RootDir)
 	for i := range s.Containers {
 		ct := &s.Containers[i]
 		if _, seen := out.Containers[ct.Name]; seen { // newest first

@@ -17,7 +17,7 @@ type LogUse struct {
 // incarnations.
 func (c *Collector) Logs() []LogUse {
 	var out []LogUse
-	for _, s := range c.Observed() {
+	for _, s := range c.cfg.Observed() {
 		dir := c.folders.logsOf(s.Namespace, s.Name, s.UID)
 		for i := range s.Containers {
 			ct := &s.Containers[i]

@@ -18,7 +18,6 @@ type Interface struct {
 	TxBytes, TxPackets, TxErrors, TxDropped uint64
 }
 
-// procFS is the directory of /proc.
 type procFS string
 
 // ignoredInterfaces are prefixes of interfaces that are the host's ends of pods, or local.

@@ -272,7 +272,6 @@ func (r *cgroupReader) readKnown(path string) (*Reading, error) {
 	return r.read(path)
 }
 
-// readPod reads a pod and its running containers.
 func (r *cgroupReader) readPod(s *pod.Status) (Pod, bool, error) {
 	p := Pod{UID: s.UID, Namespace: s.Namespace, Name: s.Name}
 	parent := r.parents[s.UID]

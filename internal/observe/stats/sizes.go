@@ -14,8 +14,8 @@ import (
 )
 
 const (
-	// walksAtOnce bounds concurrent directory walks, to leave the disk to pods.
-	walksAtOnce = 2
+	// maxWalks bounds concurrent directory walks, to leave the disk to pods.
+	maxWalks = 2
 	// maxLinked bounds the hard-linked files that one walk deduplicates; those beyond count once
 	// per name.
 	maxLinked = 1 << 16

@@ -193,7 +193,7 @@ func systemContainers(t *testing.T, n summary.NodeStats) (names []string) {
 func TestSystemContainersThatNobodyNames(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHost(t)
-		cfg := h.collector().Config
+		cfg := h.collector().cfg
 		cfg.System = map[string]string{"misc": "/gone"}
 		for own, want := range map[string][]string{"/own": {"kubelet", "pods"}, "/": {"pods"}} {
 			h.write("proc/self/cgroup", "0::"+own+"\n")
@@ -343,8 +343,8 @@ func TestRatesAndRest(t *testing.T) {
 		c.layers.current() // as a summary does
 		time.Sleep(idle + time.Second)
 		synctest.Wait()
-		if open() != 0 || c.cgroups.last != nil || len(c.sizes.known)+len(c.layers.last.in) != 0 {
-			t.Errorf("remembered at rest: %d cgroups, %v, %d sizes, %d mounts", open(), c.cgroups.last, len(c.sizes.known), len(c.layers.last.in))
+		if open() != 0 || c.cgroups.last != nil || len(c.sizes.answers)+len(c.layers.last.in) != 0 {
+			t.Errorf("remembered at rest: %d cgroups, %v, %d sizes, %d mounts", open(), c.cgroups.last, len(c.sizes.answers), len(c.layers.last.in))
 		}
 	})
 }

@@ -98,9 +98,9 @@ func (c *Collector) volumes(ctx context.Context, p *v1.Pod, dir string, add func
 	var ephemeral, rest []summary.VolumeStats
 	for i := range p.Spec.Volumes {
 		v := &p.Spec.Volumes[i]
-		if isAsked(v) {
+		if isQueried(v) {
 			if u, at, ok := c.claimed.uses.get(ctx, volumeKey{p.UID, v.Name}, period); ok {
-				rest = append(rest, u.stats(p, v, at))
+				rest = append(rest, volumeStats(u, p, v, at))
 			}
 			continue
 		}

@@ -39,7 +39,7 @@ func (c *Collector) Summary(ctx context.Context, scope Scope) (*summary.Summary,
 	s := &summary.Summary{Node: c.nodeStats(r, m, scope), Pods: []summary.PodStats{}}
 	var root fileSystem
 	if scope == Full {
-		if root, err = statfs(c.RootDir); err != nil {
+		if root, err = statfs(c.cfg.RootDir); err != nil {
 			return nil, fmt.Errorf("file system of the node: %w", err)
 		}
 		s.Node.Fs = fsOf(root, root.capacity-root.free, root.inodes-root.inodesFree)
@@ -67,7 +67,7 @@ func (c *Collector) Summary(ctx context.Context, scope Scope) (*summary.Summary,
 
 func (c *Collector) nodeStats(r *Readings, m machine, scope Scope) summary.NodeStats {
 	n := summary.NodeStats{
-		NodeName: c.NodeName, StartTime: metav1.NewTime(m.boot), CPU: cpuStats(r.Root, scope), Memory: memoryStats(r.Root, scope),
+		NodeName: c.cfg.NodeName, StartTime: metav1.NewTime(m.boot), CPU: cpuStats(r.Root, scope), Memory: memoryStats(r.Root, scope),
 	}
 	if scope == CPUAndMemory {
 		n.StartTime = metav1.NewTime(r.Root.Created)
@@ -81,7 +81,7 @@ func (c *Collector) nodeStats(r *Readings, m machine, scope Scope) summary.NodeS
 		if g := r.System[name]; g != nil {
 			ct := containerStats(name, g.Created, g, scope)
 			if name == summary.SystemContainerKubelet {
-				ct.StartTime = metav1.NewTime(c.Started)
+				ct.StartTime = metav1.NewTime(c.cfg.Started)
 			}
 			n.SystemContainers = append(n.SystemContainers, ct)
 		}
@@ -222,7 +222,7 @@ func fsOf(f fileSystem, used, inodesUsed uint64) *summary.FsStats {
 
 // runtimeStats returns the file systems of images and writable layers, as reported by the runtime.
 func (c *Collector) runtimeStats(ctx context.Context) (*summary.RuntimeStats, error) {
-	info, err := c.Runtime.ImageFsInfo(ctx)
+	info, err := c.cfg.Runtime.ImageFsInfo(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("image file system: %w", err)
 	}
@@ -254,7 +254,7 @@ func fsOfUsage(u *runtimeapi.FilesystemUsage) *summary.FsStats {
 
 // podOf returns the desired pod, or an empty one without volumes.
 func (c *Collector) podOf(p *Pod) *v1.Pod {
-	if spec, ok := c.Pod(p.UID); ok {
+	if spec, ok := c.cfg.Pod(p.UID); ok {
 		return spec
 	}
 	return &v1.Pod{}

@@ -44,7 +44,7 @@ func (c *Collector) Use(ctx context.Context) (Use, error) {
 	if err != nil {
 		return out, fmt.Errorf("read usage: %w", err)
 	}
-	pods, err := c.cgroups.readKnown(c.Class(v1.PodQOSGuaranteed))
+	pods, err := c.cgroups.readKnown(c.cfg.Class(v1.PodQOSGuaranteed))
 	if err != nil {
 		return out, fmt.Errorf("read usage: %w", err)
 	}
@@ -143,11 +143,11 @@ type Places struct{ Node, Images, Containers string }
 
 // Places queries the runtime for the locations of images and writable layers.
 func (c *Collector) Places(ctx context.Context) (Places, error) {
-	info, err := c.Runtime.ImageFsInfo(ctx)
+	info, err := c.cfg.Runtime.ImageFsInfo(ctx)
 	if err != nil {
 		return Places{}, fmt.Errorf("image file system: %w", err)
 	}
-	out := Places{Node: c.RootDir}
+	out := Places{Node: c.cfg.RootDir}
 	if of := info.GetImageFilesystems(); len(of) > 0 {
 		out.Images = of[0].GetFsId().GetMountpoint()
 	}

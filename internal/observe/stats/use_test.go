@@ -23,8 +23,8 @@ func use(t *testing.T, change func(h *host, cfg *Config), f func(t *testing.T, h
 		h := newHost(t)
 		c := h.collector()
 		if change != nil {
-			change(h, &c.Config)
-			c = New(c.Config)
+			change(h, &c.cfg)
+			c = New(c.cfg)
 		}
 		defer run(t, c)()
 		f(t, h, c)
@@ -165,7 +165,7 @@ func TestFileSystem(t *testing.T) {
 		if err := errors.Join(unix.Statfs(h.dir, &s), unix.Stat(h.dir, &st)); err != nil {
 			t.Fatal(err)
 		}
-		for _, path := range []string{c.RootDir, h.dir} {
+		for _, path := range []string{c.cfg.RootDir, h.dir} {
 			got, err := c.FileSystem(path)
 			if err != nil {
 				t.Fatal(err)

@@ -68,7 +68,6 @@ func foreignConditions(p *v1.Pod) []v1.PodCondition {
 	return out
 }
 
-// newCondition returns a condition with status True.
 func newCondition(p *v1.Pod, t v1.PodConditionType) v1.PodCondition {
 	return v1.PodCondition{Type: t, Status: v1.ConditionTrue, ObservedGeneration: p.Generation}
 }

@@ -65,7 +65,6 @@ func incarnations(s *pod.Status, name string) (newest, previous *pod.ContainerSt
 	return newest, nil
 }
 
-// containerBuilder builds the status of one container.
 type containerBuilder struct {
 	in               Input
 	spec             *v1.Container

@@ -19,9 +19,9 @@ import (
 type Manager struct {
 	log     *slog.Logger
 	journal *journal.Journal
-	// unkept gets the pods whose persisted record may be out of date, with mu held, before readers
+	// unsaved gets the pods whose persisted record may be out of date, with mu held, before readers
 	// can see the status.
-	unkept  *pod.Inbox[pod.UID]
+	unsaved *pod.Inbox[pod.UID]
 	changed pod.Publisher[pod.UID]
 
 	mu       sync.RWMutex
@@ -35,7 +35,7 @@ type Manager struct {
 type entry struct {
 	pod      *v1.Pod // as of the newest status
 	status   v1.PodStatus
-	shown    *v1.Pod   // the pod with that status; nil until first read
+	snapshot *v1.Pod   // the pod with that status; nil until first read
 	began    time.Time // see Manager.Began
 	finished bool
 }
@@ -44,7 +44,7 @@ type entry struct {
 // to log.
 func NewManager(log *slog.Logger, j *journal.Journal) *Manager {
 	return &Manager{
-		log: log, journal: j, unkept: pod.NewInbox[pod.UID](),
+		log: log, journal: j, unsaved: pod.NewInbox[pod.UID](),
 		entries: map[pod.UID]entry{}, evicted: map[pod.UID]int64{},
 	}
 }
@@ -94,11 +94,11 @@ func (m *Manager) WithStatus(p *v1.Pod) *v1.Pod {
 		return p
 	case e.pod != p:
 		return withStatus(p, e.status)
-	case e.shown == nil:
-		e.shown = withStatus(p, e.status)
+	case e.snapshot == nil:
+		e.snapshot = withStatus(p, e.status)
 		m.entries[p.UID] = e
 	}
-	return e.shown
+	return e.snapshot
 }
 
 func withStatus(p *v1.Pod, s v1.PodStatus) *v1.Pod {
@@ -197,7 +197,7 @@ func (m *Manager) Remove(uid pod.UID) {
 	delete(m.entries, uid)
 	delete(m.restored, uid)
 	delete(m.evicted, uid)
-	m.unkept.Put(uid)
+	m.unsaved.Put(uid)
 	m.mu.Unlock()
 	m.changed.Publish(uid)
 }
@@ -214,10 +214,10 @@ func (m *Manager) update(p *v1.Pod, change func(e *entry) error) {
 		}
 	}
 	if before.pod != p {
-		before.pod, before.shown = p, nil
+		before.pod, before.snapshot = p, nil
 	}
 	after := before
-	after.shown = nil
+	after.snapshot = nil
 	err := change(&after)
 	if !known && err == nil {
 		after.began = onClockOf(time.Now(), after.status.StartTime.Time)
@@ -227,7 +227,7 @@ func (m *Manager) update(p *v1.Pod, change func(e *entry) error) {
 	switch {
 	case differs:
 		m.entries[p.UID] = after
-		m.unkept.Put(p.UID)
+		m.unsaved.Put(p.UID)
 	case err == nil:
 		before.finished = after.finished
 		m.entries[p.UID] = before // readers share one copy

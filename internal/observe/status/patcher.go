@@ -36,9 +36,9 @@ type PatcherConfig struct {
 	// BeforePatch persists the agent's state of static pods, so that the next agent does not report
 	// otherwise.
 	BeforePatch func(context.Context)
-	// Metrics measure the latency of status updates; nil: not measured.
+	// Metrics measure the latency of status updates.
 	Metrics *Metrics
-	// Journal records written statuses; nil: not recorded.
+	// Journal records written statuses.
 	Journal *journal.Journal
 	Log     *slog.Logger
 }
@@ -69,7 +69,6 @@ type flush struct {
 	begun chan []<-chan struct{} // capacity 1
 }
 
-// parallelWrites bounds concurrent writes.
 const parallelWrites = 16
 
 // writeRetry is the back-off of failed writes.
@@ -77,9 +76,6 @@ var writeRetry = wait.Backoff{Duration: 200 * time.Millisecond, Factor: 2, Cap: 
 
 // NewPatcher returns a patcher.
 func NewPatcher(cfg PatcherConfig) *Patcher {
-	if cfg.Metrics == nil {
-		cfg.Metrics = NewMetrics(nil)
-	}
 	return &Patcher{PatcherConfig: cfg, retry: pod.NewInbox[pod.UID](), flushes: make(chan flush), writes: map[pod.UID]*write{}}
 }
 
@@ -87,20 +83,19 @@ func NewPatcher(cfg PatcherConfig) *Patcher {
 // mirror was created.
 func (p *Patcher) Recheck(uid pod.UID) { p.retry.Put(uid) }
 
-// errUntold is returned if a status could not be written.
-var errUntold = errors.New("not every status was written: the API server is away, or refuses them")
+var errNotWritten = errors.New("not every status was written: the API server is away, or refuses them")
 
 // Flush writes the newest statuses of the pods, and returns when the API server has them. The error
 // means that a write failed, which is retried later, or that ctx is done. It requires that Run is
 // running.
 func (p *Patcher) Flush(ctx context.Context, uids []pod.UID) error {
-	ask := flush{uids, make(chan []<-chan struct{}, 1)}
+	request := flush{uids, make(chan []<-chan struct{}, 1)}
 	select {
-	case p.flushes <- ask:
+	case p.flushes <- request:
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	for _, done := range <-ask.begun {
+	for _, done := range <-request.begun {
 		select {
 		case <-done:
 		case <-ctx.Done():
@@ -108,7 +103,7 @@ func (p *Patcher) Flush(ctx context.Context, uids []pod.UID) error {
 		}
 	}
 	if len(p.underWay(uids)) > 0 {
-		return errUntold
+		return errNotWritten
 	}
 	return nil
 }
@@ -168,9 +163,9 @@ func (p *Patcher) Run(ctx context.Context) error {
 			begin(changed.Take())
 		case <-p.retry.Wake():
 			begin(p.retry.Take())
-		case ask := <-p.flushes:
-			begin(ask.uids)
-			ask.begun <- p.underWay(ask.uids)
+		case request := <-p.flushes:
+			begin(request.uids)
+			request.begun <- p.underWay(request.uids)
 		}
 	}
 }
@@ -264,7 +259,7 @@ func (p *Patcher) write(ctx context.Context, uid pod.UID, slots chan struct{}) {
 			}
 		default:
 			level := slog.LevelWarn
-			if errors.Is(err, errShown) {
+			if errors.Is(err, errInconsistent) {
 				level = slog.LevelDebug // the watch lags behind, most of the time
 			}
 			p.Log.Log(ctx, level, "pod status not written", "uid", uid, "error", err)
@@ -329,12 +324,10 @@ func (p *Patcher) syncOne(ctx context.Context, uid pod.UID) error {
 			return fmt.Errorf("pod %s/%s: patch status: %w", desired.Namespace, desired.Name, err)
 		}
 		p.Metrics.syncDuration.Observe(p.changedFor(uid).Seconds())
-		if p.Journal != nil {
-			p.Journal.Record(journal.Entry{
-				Subject:   journal.Subject{UID: uid, Namespace: desired.Namespace, Name: desired.Name},
-				Component: "status", Decision: "reported to the API server", Why: "phase " + string(merged.Phase), Took: time.Since(began).Round(time.Millisecond),
-			})
-		}
+		p.Journal.Record(journal.Entry{
+			Subject:   journal.Subject{UID: uid, Namespace: desired.Namespace, Name: desired.Name},
+			Component: "status", Decision: "reported to the API server", Why: "phase " + string(merged.Phase), Took: time.Since(began).Round(time.Millisecond),
+		})
 	}
 	if api.DeletionTimestamp == nil || pod.IsMirror(api) || !pod.IsTerminal(merged.Phase) || !p.Manager.Finished(uid) {
 		return nil
@@ -353,14 +346,14 @@ func (p *Patcher) isLetGo(desired *v1.Pod) bool {
 	return ok && l.Orphan && !pod.IsStatic(desired)
 }
 
-// errShown is returned if the API server does not find a pod that its watch lists.
-var errShown = errors.New("the API server does not find the pod that it shows")
+// errInconsistent is returned if the API server does not find a pod that its watch lists.
+var errInconsistent = errors.New("the API server does not find the pod that it shows")
 
 // notFound distinguishes a deleted pod from one that a server in trouble does not find: the status
 // of the latter still has to be written.
 func (p *Patcher) notFound(desired *v1.Pod) error {
-	if _, shown := p.Pods.Get(desired.UID); shown {
-		return fmt.Errorf("pod %s/%s: %w", desired.Namespace, desired.Name, errShown)
+	if _, found := p.Pods.Get(desired.UID); found {
+		return fmt.Errorf("pod %s/%s: %w", desired.Namespace, desired.Name, errInconsistent)
 	}
 	return nil
 }

@@ -27,13 +27,12 @@ type record struct {
 	EvictionGrace *int64 `json:"evictionGraceSeconds,omitempty"`
 }
 
-// keptVersion is the version of the file format.
-const keptVersion = 1
+const checkpointVersion = 1
 
 // NewKept returns Records of the manager's statuses in the file at path.
 func NewKept(m *Manager, path string, log *slog.Logger) *Records {
 	return &Records{manager: m, log: log, file: checkpoint.NewTable(checkpoint.TableConfig[pod.UID, record]{
-		Path: path, Version: keptVersion, What: "statuses of pods", Log: log, Changes: m.unkept, All: m.allToKeep, Get: m.toKeep,
+		Path: path, Version: checkpointVersion, What: "statuses of pods", Log: log, Changes: m.unsaved, All: m.allRecords, Get: m.record,
 	})}
 }
 
@@ -64,8 +63,8 @@ func (k *Records) Write(ctx context.Context) { k.file.Flush(ctx) }
 // Health returns why and since when the file cannot be written, or nil.
 func (k *Records) Health() error { return k.file.Health() }
 
-// allToKeep returns the statuses to persist, including restored ones that were not observed yet.
-func (m *Manager) allToKeep() map[pod.UID]record {
+// allRecords returns the statuses to persist, including restored ones that were not observed yet.
+func (m *Manager) allRecords() map[pod.UID]record {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
 	out := make(map[pod.UID]record, len(m.restored))
@@ -80,8 +79,8 @@ func (m *Manager) allToKeep() map[pod.UID]record {
 	return out
 }
 
-// toKeep returns the status to persist for a pod, if any.
-func (m *Manager) toKeep(uid pod.UID) (record, bool) {
+// record returns the status to persist for a pod, if any.
+func (m *Manager) record(uid pod.UID) (record, bool) {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
 	if e, ok := m.entries[uid]; ok {
@@ -118,7 +117,7 @@ func (m *Manager) Retain(known func(pod.UID) bool) {
 		if !known(uid) {
 			delete(m.restored, uid)
 			delete(m.evicted, uid)
-			m.unkept.Put(uid)
+			m.unsaved.Put(uid)
 		}
 	}
 }
@@ -129,7 +128,7 @@ func (m *Manager) SetEvicted(uid pod.UID, grace int64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.evicted[uid] = grace
-	m.unkept.Put(uid)
+	m.unsaved.Put(uid)
 }
 
 // Evicted returns the grace period of the pod's eviction in seconds, and false if neither this nor

@@ -12,7 +12,7 @@ import (
 // count; many similar ones become one; one object cannot flood the API server.
 const (
 	similarWindow  = 10 * time.Minute // similar events that are further apart are not combined
-	similarMost    = 10               // distinct messages of one reason before they are combined
+	maxSimilar     = 10               // distinct messages of one reason before they are combined
 	spamBurst      = 25               // burst of events per object
 	spamPeriod     = 5 * time.Minute  // refill period of one event per object
 	rememberAtMost = 4096             // objects, and series of events
@@ -77,11 +77,11 @@ func (a aggregator) seriesOf(o *occurrence) (seriesKey, string) {
 		a.groups.Add(combined, group)
 	}
 	group.last = o.at
-	said := maphash.String(a.seed, o.message)
-	if _, seen := group.messages[said]; !seen && len(group.messages) >= similarMost {
+	hash := maphash.String(a.seed, o.message)
+	if _, seen := group.messages[hash]; !seen && len(group.messages) >= maxSimilar {
 		return combined, combinedPrefix + o.message
 	}
-	group.messages[said] = struct{}{}
+	group.messages[hash] = struct{}{}
 	return exact, o.message
 }
 

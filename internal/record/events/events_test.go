@@ -139,7 +139,7 @@ func TestSimilarEventsAreCombined(t *testing.T) {
 				}
 			}
 		}
-		if n := len(api.list()); n != similarMost+1 || combined != 1 {
+		if n := len(api.list()); n != maxSimilar+1 || combined != 1 {
 			t.Fatalf("%d events, %d combined", n, combined)
 		}
 	})

@@ -64,7 +64,6 @@ type stored struct {
 
 func (e *stored) name() string { return eventName(e.Ref, e.Number) }
 
-// key returns the series of the event.
 func (e *stored) key() seriesKey {
 	k := seriesKey{object: objectOf(e.Ref), eventtype: e.Type, reason: e.Reason, message: e.Message}
 	if strings.HasPrefix(e.Message, combinedPrefix) {

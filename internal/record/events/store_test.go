@@ -103,7 +103,7 @@ func TestStoreCombines(t *testing.T) {
 			t.Helper()
 			got := s.List()
 			last := got[len(got)-1]
-			if len(got) != similarMost+1 || last.Count != count || last.Message != combinedPrefix+message {
+			if len(got) != maxSimilar+1 || last.Count != count || last.Message != combinedPrefix+message {
 				t.Fatalf("%d events, the last one %+v", len(got), last)
 			}
 		}
@@ -114,8 +114,8 @@ func TestStoreCombines(t *testing.T) {
 		check(5, "message 14")
 		// What was said before is still told apart.
 		s.Add(v1.ObjectReference{Kind: "Pod", Namespace: "default", Name: "web", UID: "u", FieldPath: "spec.containers{0}"}, v1.EventTypeWarning, "Failed", "message 0")
-		if got := s.List(); len(got) != similarMost+1 || got[similarMost].Message != "message 0" {
-			t.Errorf("got %+v", got[similarMost])
+		if got := s.List(); len(got) != maxSimilar+1 || got[maxSimilar].Message != "message 0" {
+			t.Errorf("got %+v", got[maxSimilar])
 		}
 	})
 }

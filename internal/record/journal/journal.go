@@ -86,20 +86,20 @@ func (j *Journal) record(e *Entry) (level slog.Level, again int) {
 	if e.Time.IsZero() {
 		e.Time = time.Now()
 	}
-	kept := newEntry(e)
+	stored := newEntry(e)
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	r := j.ringLocked(e.Subject, kept.at)
+	r := j.ringLocked(e.Subject, stored.at)
 	before := r.size
-	if r.add(kept) {
+	if r.add(stored) {
 		j.appendLocked(r.appendRepeat(j.scratch, r.last()))
 	} else {
-		j.appendLocked(r.appendEntry(j.scratch, &kept))
+		j.appendLocked(r.appendEntry(j.scratch, &stored))
 	}
 	level = slog.LevelDebug
 	if e.Error != "" {
-		var tell bool
-		if again, tell = r.tell(e); tell {
+		var shouldLog bool
+		if again, shouldLog = r.shouldLog(e); shouldLog {
 			level = slog.LevelWarn
 		}
 	}

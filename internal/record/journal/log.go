@@ -11,19 +11,18 @@ import (
 const (
 	// quietFor is how long a repeated error of a subject is not logged.
 	quietFor = 10 * time.Minute
-	// toldErrors bounds the logged errors that are remembered per subject.
-	toldErrors = 8
+	// maxLoggedErrors bounds the logged errors that are remembered per subject.
+	maxLoggedErrors = 8
 	// tailLength is the length of the common suffix that makes two errors equal: callers prepend
 	// their context.
 	tailLength = 100
 )
 
-// toldError is a logged error.
-type toldError struct {
+type loggedError struct {
 	component, container, decision string
 	tail                           string
 	at                             time.Time
-	kept                           int // repetitions that were not logged
+	suppressed                     int // repetitions that were not logged
 }
 
 // changing matches the variable parts of equal errors: numbers and IDs.
@@ -39,7 +38,7 @@ func tailOf(err string) string {
 // isSameAs reports whether both are the same error: a repetition, or the same error reported by a
 // caller, in an event or at the end of a pass. A probe result is never equal to the failures before
 // it.
-func (t *toldError) isSameAs(o *toldError) bool {
+func (t *loggedError) isSameAs(o *loggedError) bool {
 	if t.container != "" && o.container != "" && t.container != o.container {
 		return false
 	}
@@ -52,40 +51,40 @@ func (t *toldError) isSameAs(o *toldError) bool {
 	return strings.HasSuffix(t.tail, o.tail) || strings.HasSuffix(o.tail, t.tail)
 }
 
-// tell reports whether the entry's error is to be logged, and the number of repetitions since it
-// was last logged.
-func (r *ring) tell(e *Entry) (kept int, tell bool) {
-	now := toldError{component: e.Component, container: e.Container, decision: e.Decision, tail: tailOf(e.Error), at: e.Time}
-	for i := range r.told {
-		t := &r.told[i]
+// shouldLog reports whether the entry's error is to be logged, and the number of repetitions since
+// it was last logged.
+func (r *ring) shouldLog(e *Entry) (suppressed int, shouldLog bool) {
+	now := loggedError{component: e.Component, container: e.Container, decision: e.Decision, tail: tailOf(e.Error), at: e.Time}
+	for i := range r.logged {
+		t := &r.logged[i]
 		if !t.isSameAs(&now) {
 			continue
 		}
 		if e.Time.Sub(t.at) < quietFor {
-			t.kept++
+			t.suppressed++
 			return 0, false
 		}
-		kept, t.kept, t.at = t.kept, 0, e.Time
-		return kept, true
+		suppressed, t.suppressed, t.at = t.suppressed, 0, e.Time
+		return suppressed, true
 	}
-	if len(r.told) == toldErrors {
-		r.size -= r.told[0].size()
-		r.told = append(r.told[:0], r.told[1:]...)
+	if len(r.logged) == maxLoggedErrors {
+		r.size -= r.logged[0].size()
+		r.logged = append(r.logged[:0], r.logged[1:]...)
 	}
-	r.told = append(r.told, now)
+	r.logged = append(r.logged, now)
 	r.size += now.size()
 	return 0, true
 }
 
 // size returns the approximate size in bytes.
-func (t *toldError) size() int {
+func (t *loggedError) size() int {
 	const overhead = 96
 	return overhead + len(t.component) + len(t.container) + len(t.decision) + len(t.tail)
 }
 
-// logEntry logs the entry at the level. kept is the number of repetitions of its error since it was
-// last logged.
-func (j *Journal) logEntry(e *Entry, level slog.Level, kept int) {
+// logEntry logs the entry at the level. suppressed is the number of repetitions of its error since
+// it was last logged.
+func (j *Journal) logEntry(e *Entry, level slog.Level, suppressed int) {
 	if !j.log.Enabled(context.Background(), level) {
 		return
 	}
@@ -99,8 +98,8 @@ func (j *Journal) logEntry(e *Entry, level slog.Level, kept int) {
 	if e.Took > 0 {
 		attrs = append(attrs, "took", e.Took)
 	}
-	if kept > 0 {
-		attrs = append(attrs, "again", kept)
+	if suppressed > 0 {
+		attrs = append(attrs, "again", suppressed)
 	}
 	if e.Error != "" {
 		attrs = append(attrs, "error", e.Error)

@@ -37,7 +37,6 @@ type entry struct {
 	text     string // component, container, decision, why, error, separated by partSeparator
 }
 
-// milestone is the stored form of a Milestone.
 type milestone struct {
 	at        int64
 	container string
@@ -55,7 +54,7 @@ type ring struct {
 	milestones []milestone
 	ends       []End
 	next       []Next // not persisted: computed anew after a restart
-	told       []toldError
+	logged     []loggedError
 	size       int // bytes, approximately
 }
 
@@ -63,7 +62,6 @@ func newRing(s Subject, number uint64, seen int64) *ring {
 	return &ring{subject: s, number: number, seen: seen, size: ringOverhead + len(s.UID) + len(s.Namespace) + len(s.Name)}
 }
 
-// newEntry returns the stored form of e.
 func newEntry(e *Entry) entry {
 	parts := [partsOfText]string{e.Component, e.Container, e.Decision, e.Why, e.Error}
 	for i, p := range parts {

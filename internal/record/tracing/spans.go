@@ -27,7 +27,6 @@ type outcome struct {
 // rootName is the name of the span of a whole start; the spans of its steps are its children.
 const rootName = "pod start"
 
-// spanNames are the names of the steps' spans.
 var spanNames = map[journal.Step]string{
 	journal.Admitted: "admission", journal.Cgroup: "cgroup", journal.Volumes: "volumes", journal.Sandbox: "sandbox", journal.Image: "image",
 	journal.Created: "create container", journal.Started: "start container", journal.Ready: "become ready",
@@ -80,7 +79,6 @@ var waitsFor = map[journal.Step][]journal.Step{
 	journal.Startup:  {journal.Started, journal.Hook},
 }
 
-// beginOf returns the start time of the milestone's step.
 func beginOf(s *journal.Timeline, m journal.Milestone) time.Time {
 	begin := s.Seen
 	for _, before := range s.Milestones {
@@ -116,7 +114,6 @@ func timeFor(s *journal.Timeline, m journal.Milestone) time.Duration {
 	return nearest.Took + m.Time.Sub(nearest.Time)
 }
 
-// kinds maps to OTLP's span kinds.
 var kinds = map[span.Kind]tracepb.Span_SpanKind{
 	span.Internal: tracepb.Span_SPAN_KIND_INTERNAL, span.Server: tracepb.Span_SPAN_KIND_SERVER, span.Client: tracepb.Span_SPAN_KIND_CLIENT,
 }

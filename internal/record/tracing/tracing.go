@@ -186,15 +186,15 @@ func (e *Exporter) exportStart(uid pod.UID) {
 		return
 	}
 	e.over[uid] = true
-	story, ok := e.Stories.TimelineOf(uid)
+	timeline, ok := e.Stories.TimelineOf(uid)
 	if !ok || !isSampled(uid, e.PerMillion) {
 		return
 	}
-	end := endOf(&story, &s)
+	end := endOf(&timeline, &s)
 	if end.at.Before(e.began) {
 		return // started by an earlier agent
 	}
-	e.add(computeSpans(&story, end))
+	e.add(computeSpans(&timeline, end))
 }
 
 // addSpans queues the spans that have ended since the last call.
@@ -225,15 +225,15 @@ func isOver(s *v1.PodStatus) bool {
 
 // endOf returns when and how the start ended: when the pod became ready, otherwise with its last
 // entry.
-func endOf(story *journal.Timeline, s *v1.PodStatus) outcome {
-	for _, m := range story.Milestones {
+func endOf(timeline *journal.Timeline, s *v1.PodStatus) outcome {
+	for _, m := range timeline.Milestones {
 		if m.Step == journal.Ready {
 			return outcome{at: m.Time}
 		}
 	}
-	end := outcome{at: story.Seen}
-	if n := len(story.Entries); n > 0 {
-		end.at = story.Entries[n-1].Time
+	end := outcome{at: timeline.Seen}
+	if n := len(timeline.Entries); n > 0 {
+		end.at = timeline.Entries[n-1].Time
 	}
 	if s.Phase == v1.PodFailed {
 		end.failure = "the pod failed before it was ready"

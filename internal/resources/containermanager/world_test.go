@@ -163,7 +163,7 @@ func (w *world) build() *containermanager.ContainerManager {
 	}
 	if err == nil {
 		claims, err = dra.New(dra.Config{
-			API: w.client, NodeName: "here", StateFile: filepath.Join(w.dir, "dra_manager_state"), HealthFile: filepath.Join(w.dir, "dra_health_state"),
+			API: kube.PodObjects{Client: w.client}, NodeName: "here", StateFile: filepath.Join(w.dir, "dra_manager_state"), HealthFile: filepath.Join(w.dir, "dra_health_state"),
 			Reporting: dra.ReportNothing, Dial: w.dial, Log: log,
 		})
 	}

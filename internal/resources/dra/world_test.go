@@ -89,7 +89,7 @@ func (w *world) newAgent() *agent {
 	w.Helper()
 	w.Metrics = prometheus.NewRegistry()
 	cfg := dra.Config{
-		API: w.client, NodeName: "here", StateFile: w.state(), HealthFile: filepath.Join(w.root, "dra_health_state"),
+		API: kube.PodObjects{Client: w.client}, NodeName: "here", StateFile: w.state(), HealthFile: filepath.Join(w.root, "dra_health_state"),
 		Dial: w.dial, Journal: w.Journal, Metrics: w.Metrics, Log: slog.New(slog.DiscardHandler),
 	}
 	if w.config != nil {

@@ -22,7 +22,7 @@ import (
 
 // apiServer is the API server as objects see it, over the agent's client.
 type apiServer struct {
-	*kube.Client // CreateToken
+	kube.PodObjects // CreateToken
 }
 
 func (a apiServer) FollowConfigMap(ctx context.Context, namespace, name string, seen func(*v1.ConfigMap)) {
@@ -65,7 +65,8 @@ func TestOverTheClient(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		o, err := objects.New(objects.Config{API: apiServer{client}, Classes: apiServer{client}, Accounts: client, SyncFrequency: time.Minute, Log: log})
+		api := apiServer{kube.PodObjects{Client: client}}
+		o, err := objects.New(objects.Config{API: api, Classes: api, Accounts: api, SyncFrequency: time.Minute, Log: log})
 		if err != nil {
 			t.Fatal(err)
 		}

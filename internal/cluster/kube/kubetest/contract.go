@@ -239,7 +239,7 @@ func (c *contract) configMap(data string) *v1.ConfigMap {
 }
 
 type stream struct {
-	*contract
+	clause *contract
 	watch.Interface
 }
 
@@ -267,31 +267,31 @@ func mustWatch[P Object](c *contract, o metav1.ListOptions) *stream {
 }
 
 func (s *stream) next() watch.Event {
-	s.Helper()
-	timer := time.NewTimer(s.patience)
+	s.clause.Helper()
+	timer := time.NewTimer(s.clause.patience)
 	defer timer.Stop()
 	select {
 	case event, ok := <-s.ResultChan():
 		if !ok {
-			s.Fatal("the watch ended")
+			s.clause.Fatal("the watch ended")
 		}
 		return event
 	case <-timer.C:
-		s.Fatal("no event came")
+		s.clause.Fatal("no event came")
 	}
 	return watch.Event{}
 }
 
 // expectNext checks type and name of the next event other than bookmarks, and returns its object.
 func (s *stream) expectNext(want watch.EventType, name string) Object {
-	s.Helper()
+	s.clause.Helper()
 	event := s.next()
 	for event.Type == watch.Bookmark {
 		event = s.next()
 	}
 	o, ok := event.Object.(Object)
 	if !ok || event.Type != want || o.GetName() != name {
-		s.Fatalf("event %s of %v, want %s of %s", event.Type, describe(event.Object), want, name)
+		s.clause.Fatalf("event %s of %v, want %s of %s", event.Type, describe(event.Object), want, name)
 	}
 	return o
 }

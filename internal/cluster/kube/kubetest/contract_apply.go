@@ -136,18 +136,18 @@ var applyContract = []clause{
 
 // manages checks an entry of managedFields; "" is the main resource.
 func (r *reply) manages(manager, operation, subresource, fields string) *reply {
-	r.Helper()
+	r.clause.Helper()
 	entries, _ := r.value("metadata", "managedFields").([]any)
 	for _, e := range entries {
 		m, _ := e.(map[string]any)
 		sub, _ := m["subresource"].(string)
 		if m["manager"] == manager && m["operation"] == operation && sub == subresource {
-			for _, fault := range lacking("fieldsV1", r.json(fields), m["fieldsV1"]) {
-				r.Errorf("%s of %s: %s: %v", operation, manager, fault, m)
+			for _, fault := range lacking("fieldsV1", r.clause.json(fields), m["fieldsV1"]) {
+				r.clause.Errorf("%s of %s: %s: %v", operation, manager, fault, m)
 			}
 			return r
 		}
 	}
-	r.Errorf("%s manages nothing by %s of %q: %v", manager, operation, subresource, entries)
+	r.clause.Errorf("%s manages nothing by %s of %q: %v", manager, operation, subresource, entries)
 	return r
 }

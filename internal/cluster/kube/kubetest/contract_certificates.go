@@ -29,7 +29,7 @@ var certificateContract = []clause{
 		if err != nil || len(found.Items) != 1 || found.Items[0].Spec.SignerName != signer {
 			c.Errorf("%d bundles of the signer, %v", len(found.Items), err)
 		}
-		if err := c.client().ProbeClusterTrustBundles(c.ctx()); err != nil {
+		if err := (kube.PodObjects{Client: c.client()}).ProbeClusterTrustBundles(c.ctx()); err != nil {
 			c.Errorf("the server has bundles, and says %v", err)
 		}
 	}},

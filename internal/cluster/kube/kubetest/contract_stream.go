@@ -11,7 +11,7 @@ import (
 
 // wireWatch is a raw watch: a stream of JSON objects.
 type wireWatch struct {
-	*contract
+	clause *contract
 	events *json.Decoder
 }
 
@@ -41,21 +41,21 @@ func (c *contract) watchWire(a ask) *wireWatch {
 
 // next checks the next event, as reply.is does, and returns it.
 func (w *wireWatch) next(want string) map[string]any {
-	w.Helper()
+	w.clause.Helper()
 	got := w.read()
 	for isTimedBookmark(got) {
 		got = w.read()
 	}
-	if faults := lacking("", w.json(want), got); len(faults) > 0 {
-		w.Errorf("%s\nthe event: %v", strings.Join(faults, "\n"), got)
+	if faults := lacking("", w.clause.json(want), got); len(faults) > 0 {
+		w.clause.Errorf("%s\nthe event: %v", strings.Join(faults, "\n"), got)
 	}
 	return got
 }
 
 func (w *wireWatch) read() (event map[string]any) {
-	w.Helper()
+	w.clause.Helper()
 	if err := w.events.Decode(&event); err != nil {
-		w.Fatalf("watch: %v", err)
+		w.clause.Fatalf("watch: %v", err)
 	}
 	return event
 }

@@ -119,7 +119,7 @@ func (r *reply) columns() string {
 	for _, column := range columns {
 		m, _ := column.(map[string]any)
 		if m["name"] == "Name" && (m["format"] != "name" || m["description"] == "") {
-			r.Errorf("the column of names is %v, want a format and a description", m)
+			r.clause.Errorf("the column of names is %v, want a format and a description", m)
 		}
 		out = append(out, fmt.Sprintf("%v:%v:%v", m["name"], m["type"], m["priority"]))
 	}

@@ -35,7 +35,7 @@ type ask struct {
 }
 
 type reply struct {
-	*contract
+	clause *contract
 	asked  ask
 	code   int
 	header http.Header
@@ -141,22 +141,22 @@ func (r *reply) version() string { return r.text("metadata", "resourceVersion") 
 // is checks the code of the answer and that it contains want, which is JSON: objects may have more
 // fields, null means a missing value, "*" any value except null, $id the ID of the clause.
 func (r *reply) is(code int, want string) *reply {
-	r.Helper()
-	faults := lacking("", r.json(want), r.value())
+	r.clause.Helper()
+	faults := lacking("", r.clause.json(want), r.value())
 	if r.code != code {
 		faults = append([]string{fmt.Sprintf("code %d, want %d", r.code, code)}, faults...)
 	}
 	if len(faults) > 0 {
-		r.Errorf("%s %s %.300s\n%s\nthe answer: %.3000s", r.asked.method, r.asked.path, r.asked.body, strings.Join(faults, "\n"), r.body)
+		r.clause.Errorf("%s %s %.300s\n%s\nthe answer: %.3000s", r.asked.method, r.asked.path, r.asked.body, strings.Join(faults, "\n"), r.body)
 	}
 	return r
 }
 
 // must checks the code of the answer, and stops the clause if it differs.
 func (r *reply) must(code int) *reply {
-	r.Helper()
+	r.clause.Helper()
 	if r.code != code {
-		r.Fatalf("%s %s %.300s: code %d, want %d: %.2000s", r.asked.method, r.asked.path, r.asked.body, r.code, code, r.body)
+		r.clause.Fatalf("%s %s %.300s: code %d, want %d: %.2000s", r.asked.method, r.asked.path, r.asked.body, r.code, code, r.body)
 	}
 	return r
 }
@@ -164,14 +164,14 @@ func (r *reply) must(code int) *reply {
 // refused checks that the answer is a Status with a code, a reason, which may be empty, and a
 // message.
 func (r *reply) refused(code int, reason, message string) *reply {
-	r.Helper()
+	r.clause.Helper()
 	status := map[string]any{"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code, "reason": reason, "message": message}
 	if reason == "" {
 		status["reason"] = nil
 	}
 	want, err := json.Marshal(status)
 	if err != nil {
-		r.Fatal(err)
+		r.clause.Fatal(err)
 	}
 	return r.is(code, string(want))
 }
@@ -180,9 +180,9 @@ func (r *reply) refused(code int, reason, message string) *reply {
 func (r *reply) warnings() []string { return r.header.Values("Warning") }
 
 func (r *reply) warns(want ...string) *reply {
-	r.Helper()
+	r.clause.Helper()
 	if got := r.warnings(); !slices.Equal(got, want) {
-		r.Errorf("%s %s %.300s: warnings %q, want %q", r.asked.method, r.asked.path, r.asked.body, got, want)
+		r.clause.Errorf("%s %s %.300s: warnings %q, want %q", r.asked.method, r.asked.path, r.asked.body, got, want)
 	}
 	return r
 }
@@ -238,9 +238,9 @@ func (c *contract) json(text string) any {
 
 // isText checks the media type and the beginning of the body.
 func (r *reply) isText(mediaType, begins string) *reply {
-	r.Helper()
+	r.clause.Helper()
 	if got := r.header.Get("Content-Type"); got != mediaType || !strings.HasPrefix(string(r.body), begins) {
-		r.Errorf("%s %s as %s: the answer is %s: %.300q, want %s that begins with %q", r.asked.method, r.asked.path, r.asked.accept, got, r.body, mediaType, begins)
+		r.clause.Errorf("%s %s as %s: the answer is %s: %.300q, want %s that begins with %q", r.asked.method, r.asked.path, r.asked.accept, got, r.body, mediaType, begins)
 	}
 	return r
 }

@@ -12,8 +12,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/retry"
-
-	"berth/internal/cluster/kube"
 )
 
 var writeContract = []clause{
@@ -86,7 +84,7 @@ var writeContract = []clause{
 		unversioned.UID = "another"
 		_, err = into[*v1.ConfigMap](c, c.request("PUT", kindOf[*v1.ConfigMap]()).Name(c.id).Body(unversioned))
 		c.expect(err, metav1.StatusReasonConflict, "update of another UID")
-		if !kube.IsOtherUID(err) {
+		if !IsOtherUID(err) {
 			c.Errorf("IsOtherUID(%v) = false", err)
 		}
 	}},
@@ -187,7 +185,7 @@ var writeContract = []clause{
 		p := create(c, c.pod("nowhere"))
 		_, err := patched[*v1.Pod](c, types.StrategicMergePatchType, c.id, "status", `{"metadata":{"uid":"11111111-2222-4333-8444-555555555555"},"status":{"phase":"Running"}}`)
 		c.expect(err, metav1.StatusReasonInvalid, "patch for another UID")
-		if !kube.IsOtherUID(err) {
+		if !IsOtherUID(err) {
 			c.Errorf("IsOtherUID(%v) = false", err)
 		}
 		if now := mustRead[*v1.Pod](c, c.id); now.UID != p.UID || now.Status.Phase != v1.PodPending {
@@ -302,7 +300,7 @@ var deleteContract = []clause{
 		other.Preconditions = metav1.NewUIDPreconditions("another")
 		err := remove[*v1.Pod](c, c.id, other)
 		c.expect(err, metav1.StatusReasonConflict, "delete of another UID")
-		if !kube.IsOtherUID(err) {
+		if !IsOtherUID(err) {
 			c.Errorf("IsOtherUID(%v) = false", err)
 		}
 		version := "1"

@@ -55,7 +55,7 @@ func Busy(retryAfter time.Duration) Effect {
 // Hang does nothing and never answers.
 func Hang() Effect {
 	return func(e *exchange, _ func() error) error {
-		<-e.r.Context().Done()
+		<-e.response.r.Context().Done()
 		panic(http.ErrAbortHandler)
 	}
 }
@@ -68,7 +68,7 @@ func Drop() Effect {
 // LoseAnswer serves the request and closes the connection instead of answering.
 func LoseAnswer() Effect {
 	return func(e *exchange, serve func() error) error {
-		e.loseAnswer = true
+		e.response.lost = true
 		return serve()
 	}
 }
@@ -76,7 +76,7 @@ func LoseAnswer() Effect {
 // Delay delays the request.
 func Delay(d time.Duration) Effect {
 	return func(e *exchange, serve func() error) error {
-		wait(e.r.Context(), d)
+		wait(e.response.r.Context(), d)
 		return serve()
 	}
 }
@@ -97,21 +97,21 @@ func (s *Server) Heal() {
 
 // suffer serves the request, with the first matching fault.
 func (e *exchange) suffer(serve func() error) error {
-	e.mu.Lock()
+	e.server.mu.Lock()
 	var then Effect
-	for i, f := range e.faults {
+	for i, f := range e.server.faults {
 		if !f.matches(e.request) {
 			continue
 		}
 		then = f.Then
 		if f.Times == 1 {
-			e.faults = slices.Delete(e.faults, i, i+1)
+			e.server.faults = slices.Delete(e.server.faults, i, i+1)
 		} else if f.Times > 1 {
 			f.Times--
 		}
 		break
 	}
-	e.mu.Unlock()
+	e.server.mu.Unlock()
 	if then == nil {
 		return serve()
 	}
@@ -239,8 +239,8 @@ func (s *Server) log(q *Request) {
 	s.requests = append(s.requests, q)
 }
 
-func (e *exchange) noteCode(code int) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.request.Code = code
+func (r *response) noteCode(code int) {
+	r.server.mu.Lock()
+	defer r.server.mu.Unlock()
+	r.request.Code = code
 }

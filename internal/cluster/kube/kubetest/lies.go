@@ -12,8 +12,8 @@ import (
 // mixes up responses. The response to a watch is a stream of events that ends at once.
 func Say(body string) Effect {
 	return func(e *exchange, _ func() error) error {
-		e.begin(runtime.ContentTypeJSON)
-		e.put(body)
+		e.response.begin(runtime.ContentTypeJSON)
+		e.response.put(body)
 		return nil
 	}
 }
@@ -22,23 +22,23 @@ func Say(body string) Effect {
 // the client disconnects. It adds the number of bytes that the client received to sent.
 func Pour(head, piece string, sent *atomic.Int64) Effect {
 	return func(e *exchange, _ func() error) error {
-		e.begin(runtime.ContentTypeJSON)
+		e.response.begin(runtime.ContentTypeJSON)
 		for next := head; ; next = piece {
-			e.put(next)
+			e.response.put(next)
 			sent.Add(int64(len(next)))
 		}
 	}
 }
 
-func (e *exchange) begin(contentType string) {
-	e.noteCode(http.StatusOK)
-	e.w.Header().Set("Content-Type", contentType)
-	e.w.WriteHeader(http.StatusOK)
+func (r *response) begin(contentType string) {
+	r.noteCode(http.StatusOK)
+	r.w.Header().Set("Content-Type", contentType)
+	r.w.WriteHeader(http.StatusOK)
 }
 
-func (e *exchange) put(piece string) {
-	if _, err := io.WriteString(e.w, piece); err != nil {
+func (r *response) put(piece string) {
+	if _, err := io.WriteString(r.w, piece); err != nil {
 		panic(http.ErrAbortHandler) // the client disconnected
 	}
-	e.w.(http.Flusher).Flush()
+	r.w.(http.Flusher).Flush()
 }

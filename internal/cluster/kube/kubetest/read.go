@@ -30,7 +30,7 @@ func (e *exchange) key() types.NamespacedName {
 
 // find returns the object of the request. The caller holds Server.mu.
 func (e *exchange) find() (object, error) {
-	o, ok := e.tables[e.kind].objects[e.key()]
+	o, ok := e.server.tables[e.kind].objects[e.key()]
 	if !ok {
 		return nil, apierrors.NewNotFound(e.kind.resource(), e.request.Name)
 	}
@@ -38,13 +38,13 @@ func (e *exchange) find() (object, error) {
 }
 
 func (e *exchange) get() error {
-	e.mu.Lock()
+	e.server.mu.Lock()
 	o, err := e.find()
-	e.mu.Unlock()
+	e.server.mu.Unlock()
 	if err != nil {
 		return err
 	}
-	return e.answer(http.StatusOK, o)
+	return e.response.send(http.StatusOK, o)
 }
 
 func (e *exchange) selection() (selection, error) {
@@ -97,13 +97,13 @@ func (e *exchange) list() error {
 	}
 	query := e.request.Query
 	if query.Get("sendInitialEvents") != "" {
-		return e.invalid("sendInitialEvents", "sendInitialEvents is forbidden for list")
+		return invalidOption("sendInitialEvents", "sendInitialEvents is forbidden for list")
 	}
 	limit, _ := strconv.Atoi(query.Get("limit"))
-	e.mu.Lock()
-	version := e.version
-	objects := e.tables[e.kind].selected(s)
-	e.mu.Unlock()
+	e.server.mu.Lock()
+	version := e.server.version
+	objects := e.server.tables[e.kind].selected(s)
+	e.server.mu.Unlock()
 	if asked > version {
 		return tooLarge(asked, version)
 	}
@@ -146,7 +146,7 @@ func (e *exchange) answerList(objects []object, describe func(metav1.ListInterfa
 	if err := meta.SetList(list, items); err != nil {
 		return err
 	}
-	return e.answer(http.StatusOK, list)
+	return e.response.send(http.StatusOK, list)
 }
 
 func tooLarge(asked, version int64) error {
@@ -218,12 +218,12 @@ func (e *exchange) watch() error {
 	bookmarks := isTrue(query.Get("allowWatchBookmarks"))
 	initial := isTrue(query.Get("sendInitialEvents"))
 	switch match := query.Get("resourceVersionMatch"); {
-	case query.Get("sendInitialEvents") != "" && !e.watchLists:
-		return e.invalid("sendInitialEvents", "sendInitialEvents is forbidden for watch unless the WatchList feature gate is enabled")
+	case query.Get("sendInitialEvents") != "" && !e.server.watchLists:
+		return invalidOption("sendInitialEvents", "sendInitialEvents is forbidden for watch unless the WatchList feature gate is enabled")
 	case query.Get("sendInitialEvents") != "" && match != string(metav1.ResourceVersionMatchNotOlderThan):
-		return e.invalid("resourceVersionMatch", "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan")
+		return invalidOption("resourceVersionMatch", "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan")
 	case query.Get("sendInitialEvents") == "" && match != "":
-		return e.invalid("resourceVersionMatch", "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided")
+		return invalidOption("resourceVersionMatch", "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided")
 	}
 	var timeout <-chan time.Time
 	if seconds, _ := strconv.Atoi(query.Get("timeoutSeconds")); seconds > 0 {
@@ -233,21 +233,21 @@ func (e *exchange) watch() error {
 	}
 
 	w := &watcher{selection: s, wake: make(chan struct{}, 1)}
-	e.mu.Lock()
-	table := e.tables[e.kind]
+	e.server.mu.Lock()
+	table := e.server.tables[e.kind]
 	switch {
-	case initial && asked > e.version:
-		version := e.version
-		e.mu.Unlock()
+	case initial && asked > e.server.version:
+		version := e.server.version
+		e.server.mu.Unlock()
 		return tooLarge(asked, version)
 	case initial, asked == 0 && query.Get("sendInitialEvents") == "":
 		for _, o := range table.selected(s) {
 			w.events = append(w.events, watch.Event{Type: watch.Added, Object: o})
 		}
 		if initial && bookmarks {
-			w.events = append(w.events, e.bookmark(e.version, map[string]string{metav1.InitialEventsAnnotationKey: "true"}))
+			w.events = append(w.events, e.kind.bookmark(e.server.version, map[string]string{metav1.InitialEventsAnnotationKey: "true"}))
 		}
-	case asked != 0 && asked < e.compact:
+	case asked != 0 && asked < e.server.compact:
 		w.end = expired
 	case asked != 0:
 		for _, c := range table.history {
@@ -257,10 +257,10 @@ func (e *exchange) watch() error {
 		}
 	}
 	table.watchers[w] = struct{}{}
-	e.mu.Unlock()
+	e.server.mu.Unlock()
 	defer func() {
-		e.mu.Lock()
-		defer e.mu.Unlock()
+		e.server.mu.Lock()
+		defer e.server.mu.Unlock()
 		delete(table.watchers, w)
 	}()
 	w.signal()
@@ -269,19 +269,19 @@ func (e *exchange) watch() error {
 
 // stream sends the events of a watch until either side closes it.
 func (e *exchange) stream(w *watcher, bookmarks bool, timeout <-chan time.Time) error {
-	info := e.serializer()
+	info := e.response.serializer()
 	contentType := info.MediaType
 	if contentType != runtime.ContentTypeJSON {
 		contentType += ";stream=watch"
 	}
-	e.noteCode(http.StatusOK)
-	e.w.Header().Set("Content-Type", contentType)
-	e.w.WriteHeader(http.StatusOK)
-	flusher := e.w.(http.Flusher)
+	e.response.noteCode(http.StatusOK)
+	e.response.w.Header().Set("Content-Type", contentType)
+	e.response.w.WriteHeader(http.StatusOK)
+	flusher := e.response.w.(http.Flusher)
 	flusher.Flush()
 	out := restwatch.NewEncoder(
-		streaming.NewEncoder(info.StreamSerializer.Framer.NewFrameWriter(e.w), info.StreamSerializer.Serializer),
-		e.encoder(info.Serializer))
+		streaming.NewEncoder(info.StreamSerializer.Framer.NewFrameWriter(e.response.w), info.StreamSerializer.Serializer),
+		e.response.encoder(info.Serializer))
 	send := func(event watch.Event) {
 		event.Object = event.Object.DeepCopyObject()
 		if err := out.Encode(&event); err != nil {
@@ -295,19 +295,19 @@ func (e *exchange) stream(w *watcher, bookmarks bool, timeout <-chan time.Time) 
 		case <-w.wake:
 		case <-ticker.C:
 			if bookmarks {
-				e.mu.Lock()
-				w.events = append(w.events, e.bookmark(e.version, nil))
-				e.mu.Unlock()
+				e.server.mu.Lock()
+				w.events = append(w.events, e.kind.bookmark(e.server.version, nil))
+				e.server.mu.Unlock()
 			}
 		case <-timeout:
 			return nil
-		case <-e.r.Context().Done():
+		case <-e.response.r.Context().Done():
 			return nil
 		}
-		e.mu.Lock()
+		e.server.mu.Lock()
 		events, why := w.events, w.end
 		w.events = nil
-		e.mu.Unlock()
+		e.server.mu.Unlock()
 		if why == dropped {
 			panic(http.ErrAbortHandler)
 		}
@@ -315,7 +315,7 @@ func (e *exchange) stream(w *watcher, bookmarks bool, timeout <-chan time.Time) 
 			send(event)
 		}
 		if why == expired {
-			status := apierrors.NewResourceExpired(fmt.Sprintf("too old resource version: %s (%d)", e.request.Query.Get("resourceVersion"), e.oldest())).Status()
+			status := apierrors.NewResourceExpired(fmt.Sprintf("too old resource version: %s (%d)", e.request.Query.Get("resourceVersion"), e.server.oldest())).Status()
 			send(watch.Event{Type: watch.Error, Object: &status})
 			return nil
 		}
@@ -323,15 +323,15 @@ func (e *exchange) stream(w *watcher, bookmarks bool, timeout <-chan time.Time) 
 	}
 }
 
-func (e *exchange) bookmark(version int64, annotations map[string]string) watch.Event {
-	o := e.kind.new()
+func (k *kind) bookmark(version int64, annotations map[string]string) watch.Event {
+	o := k.new()
 	o.SetResourceVersion(strconv.FormatInt(version, 10))
 	o.SetAnnotations(annotations)
 	return watch.Event{Type: watch.Bookmark, Object: o}
 }
 
-// invalid returns an error for an option of the request.
-func (e *exchange) invalid(field, message string) error {
+// invalidOption returns the error for an option of a list or watch.
+func invalidOption(field, message string) error {
 	return &apierrors.StatusError{ErrStatus: metav1.Status{
 		Status: metav1.StatusFailure, Code: http.StatusUnprocessableEntity, Reason: metav1.StatusReasonInvalid,
 		Message: fmt.Sprintf("ListOptions.meta.k8s.io %q is invalid: %s: %s", "", field, message),

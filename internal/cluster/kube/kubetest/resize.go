@@ -79,7 +79,7 @@ func takeResizable(into, from *v1.ResourceRequirements) {
 
 // Resize changes the resources of a pod as a client does, through the pod's resize subresource.
 func Resize(s *Server, namespace, name string, change func(*v1.Pod)) error {
-	e := &exchange{Server: s, kind: kindOf[*v1.Pod](), request: &Request{Namespace: namespace, Name: name, Verb: "update", Subresource: "resize"}}
+	e := &exchange{server: s, kind: kindOf[*v1.Pod](), request: &Request{Namespace: namespace, Name: name, Verb: "update", Subresource: "resize"}}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	old, err := e.find()

@@ -77,14 +77,22 @@ func (s *Server) Config() *rest.Config {
 
 // exchange is one request and its answer.
 type exchange struct {
-	*Server
+	server   *Server
+	request  *Request
+	kind     *kind
+	body     []byte
+	response *response
+}
+
+// response is the answer of a request.
+type response struct {
+	server  *Server
 	w       http.ResponseWriter
 	r       *http.Request
 	request *Request
 	kind    *kind
-	body    []byte
 
-	loseAnswer bool // the connection is closed instead
+	lost bool // the connection is closed instead
 }
 
 // ServeHTTP answers one request.
@@ -98,13 +106,14 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	request, k, err := parse(r)
 	request.Time, request.Body = time.Now(), body
-	e := &exchange{Server: s, w: w, r: r, request: request, kind: k, body: body}
+	answer := &response{server: s, w: w, r: r, request: request, kind: k}
+	e := &exchange{server: s, request: request, kind: k, body: body, response: answer}
 	s.log(request)
 	if err == nil {
 		err = e.suffer(func() error { return e.serve() })
 	}
 	if err != nil {
-		e.fail(err)
+		e.response.fail(err)
 	}
 }
 
@@ -214,21 +223,21 @@ func (e *exchange) accepts() error {
 		return nil
 	}
 	mediaType, _, err := mime.ParseMediaType(e.request.ContentType)
-	if err == nil && (e.request.Verb == "patch" || slices.Contains(e.mediaTypes, mediaType)) {
+	if err == nil && (e.request.Verb == "patch" || slices.Contains(e.server.mediaTypes, mediaType)) {
 		return nil
 	}
 	return &apierrors.StatusError{ErrStatus: metav1.Status{
 		Status: metav1.StatusFailure, Code: http.StatusUnsupportedMediaType, Reason: metav1.StatusReasonUnsupportedMediaType,
-		Message: fmt.Sprintf("the body of the request was in an unknown format - accepted media types include: %s", strings.Join(e.mediaTypes, ", ")),
+		Message: fmt.Sprintf("the body of the request was in an unknown format - accepted media types include: %s", strings.Join(e.server.mediaTypes, ", ")),
 	}}
 }
 
 // serializer returns the serializer for the media type that the client accepts.
-func (e *exchange) serializer() runtime.SerializerInfo {
+func (r *response) serializer() runtime.SerializerInfo {
 	wanted := runtime.ContentTypeJSON
-	for accept := range strings.SplitSeq(e.r.Header.Get("Accept"), ",") {
+	for accept := range strings.SplitSeq(r.r.Header.Get("Accept"), ",") {
 		mediaType, params, err := mime.ParseMediaType(strings.TrimSpace(accept))
-		if err == nil && params["as"] == "" && slices.Contains(e.mediaTypes, mediaType) {
+		if err == nil && params["as"] == "" && slices.Contains(r.server.mediaTypes, mediaType) {
 			wanted = mediaType
 			break
 		}
@@ -237,44 +246,44 @@ func (e *exchange) serializer() runtime.SerializerInfo {
 	return info
 }
 
-func (e *exchange) encoder(s runtime.Serializer) runtime.Encoder {
+func (r *response) encoder(s runtime.Serializer) runtime.Encoder {
 	version := schema.GroupVersion{Version: "v1"}
-	if e.kind != nil {
-		version = e.kind.version
+	if r.kind != nil {
+		version = r.kind.version
 	}
 	return kube.Codecs().WithoutConversion().EncoderForVersion(s, version)
 }
 
-// answer sends an object. It encodes a copy, because encoders set the kind of the object.
-func (e *exchange) answer(code int, o runtime.Object) error {
-	info := e.serializer()
-	body, err := runtime.Encode(e.encoder(info.Serializer), o.DeepCopyObject())
+// send sends an object. It encodes a copy, because encoders set the kind of the object.
+func (r *response) send(code int, o runtime.Object) error {
+	info := r.serializer()
+	body, err := runtime.Encode(r.encoder(info.Serializer), o.DeepCopyObject())
 	if err != nil {
 		return apierrors.NewInternalError(err)
 	}
-	e.noteCode(code)
-	if e.loseAnswer {
+	r.noteCode(code)
+	if r.lost {
 		panic(http.ErrAbortHandler)
 	}
-	e.w.Header().Set("Content-Type", info.MediaType)
-	e.w.WriteHeader(code)
-	_, err = e.w.Write(body)
+	r.w.Header().Set("Content-Type", info.MediaType)
+	r.w.WriteHeader(code)
+	_, err = r.w.Write(body)
 	if err != nil {
 		panic(http.ErrAbortHandler) // the client disconnected
 	}
 	return nil
 }
 
-func (e *exchange) fail(err error) {
+func (r *response) fail(err error) {
 	status, ok := err.(apierrors.APIStatus)
 	if !ok {
 		status = apierrors.NewInternalError(err)
 	}
 	s := status.Status()
 	if s.Details != nil && s.Details.RetryAfterSeconds > 0 {
-		e.w.Header().Set("Retry-After", strconv.Itoa(int(s.Details.RetryAfterSeconds)))
+		r.w.Header().Set("Retry-After", strconv.Itoa(int(s.Details.RetryAfterSeconds)))
 	}
-	if err := e.answer(int(s.Code), &s); err != nil {
+	if err := r.send(int(s.Code), &s); err != nil {
 		panic(fmt.Sprintf("kubetest: encode status: %v", err))
 	}
 }

@@ -100,7 +100,7 @@ func List[P Object](s *Server) []P {
 // the grace period of the options or its spec. It returns false if there is no such object, or the
 // preconditions fail.
 func Delete[P Object](s *Server, namespace, name string, options metav1.DeleteOptions) bool {
-	e := &exchange{Server: s, kind: kindOf[P](), request: &Request{Namespace: namespace, Name: name}}
+	e := &exchange{server: s, kind: kindOf[P](), request: &Request{Namespace: namespace, Name: name}}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	old, err := e.find()

@@ -36,9 +36,9 @@ func (s *Server) AnswerSubjectAccessReviews(answer func(*authorizationv1.Subject
 
 // review answers review objects, which are not stored.
 func (e *exchange) review(o object) (answered bool, err error) {
-	e.mu.Lock()
-	token, access := e.reviewToken, e.reviewAccess
-	e.mu.Unlock()
+	e.server.mu.Lock()
+	token, access := e.server.reviewToken, e.server.reviewAccess
+	e.server.mu.Unlock()
 	switch o := o.(type) {
 	case *authenticationv1.TokenReview:
 		token(o)
@@ -47,7 +47,7 @@ func (e *exchange) review(o object) (answered bool, err error) {
 	default:
 		return false, nil
 	}
-	return true, e.answer(http.StatusCreated, o)
+	return true, e.response.send(http.StatusCreated, o)
 }
 
 func (e *exchange) createSubresource() error {
@@ -72,7 +72,7 @@ func (e *exchange) bind() error {
 	if err := decode(e.body, b); err != nil {
 		return err
 	}
-	e.mu.Lock()
+	e.server.mu.Lock()
 	old, err := e.find()
 	if err == nil && old.(*v1.Pod).Spec.NodeName != "" {
 		err = apierrors.NewConflict(e.kind.resource(), e.request.Name, fmt.Errorf("pod %s is already assigned to node %q", e.request.Name, old.(*v1.Pod).Spec.NodeName))
@@ -82,13 +82,13 @@ func (e *exchange) bind() error {
 		p.Spec.NodeName = b.Target.Name
 		p.Generation++
 		p.Status.Conditions = append(p.Status.Conditions, v1.PodCondition{Type: v1.PodScheduled, Status: v1.ConditionTrue, LastTransitionTime: now()})
-		e.write(e.tables[e.kind], keyOf(p), p, false)
+		e.server.write(e.server.tables[e.kind], keyOf(p), p, false)
 	}
-	e.mu.Unlock()
+	e.server.mu.Unlock()
 	if err != nil {
 		return err
 	}
-	return e.answer(http.StatusCreated, success(http.StatusCreated))
+	return e.response.send(http.StatusCreated, success(http.StatusCreated))
 }
 
 // evict deletes the pod: there are no disruption budgets.
@@ -105,16 +105,16 @@ func (e *exchange) evict() error {
 	if options == nil {
 		options = &metav1.DeleteOptions{}
 	}
-	e.mu.Lock()
+	e.server.mu.Lock()
 	old, err := e.find()
 	if err == nil {
 		_, err = e.remove(old, options)
 	}
-	e.mu.Unlock()
+	e.server.mu.Unlock()
 	if err != nil {
 		return err
 	}
-	return e.answer(http.StatusCreated, success(http.StatusCreated))
+	return e.response.send(http.StatusCreated, success(http.StatusCreated))
 }
 
 const (
@@ -135,14 +135,14 @@ func (e *exchange) issueToken() error {
 		return apierrors.NewInvalid(schema.GroupKind{Group: authenticationv1.GroupName, Kind: "TokenRequest"}, "",
 			field.ErrorList{field.Invalid(field.NewPath("spec", "expirationSeconds"), *t.Spec.ExpirationSeconds, "may not specify a duration less than 10 minutes")})
 	}
-	e.mu.Lock()
+	e.server.mu.Lock()
 	account, err := e.find()
 	if err == nil {
 		err = e.checkBound(t)
 	}
-	e.tokens++
-	number := e.tokens
-	e.mu.Unlock()
+	e.server.tokens++
+	number := e.server.tokens
+	e.server.mu.Unlock()
 	if err != nil {
 		return err
 	}
@@ -151,7 +151,7 @@ func (e *exchange) issueToken() error {
 		Token:               fmt.Sprintf("kubetest.%s.%s.%d", account.GetNamespace(), account.GetName(), number),
 		ExpirationTimestamp: metav1.NewTime(now().Add(time.Duration(*t.Spec.ExpirationSeconds) * time.Second)),
 	}
-	return e.answer(http.StatusCreated, t)
+	return e.response.send(http.StatusCreated, t)
 }
 
 // checkBound rejects a token for a pod that does not exist. Server.mu is held.
@@ -160,7 +160,7 @@ func (e *exchange) checkBound(t *authenticationv1.TokenRequest) error {
 	if ref == nil || ref.Kind != "Pod" {
 		return nil
 	}
-	pods := e.tables[kindOf[*v1.Pod]()]
+	pods := e.server.tables[kindOf[*v1.Pod]()]
 	p, ok := pods.objects[types.NamespacedName{Namespace: e.request.Namespace, Name: ref.Name}]
 	if !ok {
 		return apierrors.NewNotFound(pods.kind.resource(), ref.Name)

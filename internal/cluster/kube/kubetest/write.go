@@ -52,10 +52,10 @@ func (e *exchange) create() error {
 	if o.GetResourceVersion() != "" {
 		return plain(http.StatusInternalServerError, "resourceVersion should not be set on objects to be created")
 	}
-	e.mu.Lock()
-	t, key := e.tables[e.kind], keyOf(o)
+	e.server.mu.Lock()
+	t, key := e.server.tables[e.kind], keyOf(o)
 	if old, exists := t.objects[key]; exists {
-		e.mu.Unlock()
+		e.server.mu.Unlock()
 		err := apierrors.NewAlreadyExists(e.kind.resource(), o.GetName())
 		if old.GetDeletionTimestamp() != nil {
 			err.ErrStatus.Message = "object is being deleted: " + err.ErrStatus.Message
@@ -73,9 +73,9 @@ func (e *exchange) create() error {
 	if e.kind.prepare != nil {
 		e.kind.prepare(o)
 	}
-	e.write(t, key, o, false)
-	e.mu.Unlock()
-	return e.answer(http.StatusCreated, o)
+	e.server.write(t, key, o, false)
+	e.server.mu.Unlock()
+	return e.response.send(http.StatusCreated, o)
 }
 
 func nameError(name, message string) *field.Error {
@@ -130,7 +130,7 @@ func (e *exchange) update() error {
 // change replaces the object of the request with the result of edit, and responds. edit runs under
 // the lock.
 func (e *exchange) change(edit func(old object) (object, error)) error {
-	e.mu.Lock()
+	e.server.mu.Lock()
 	old, err := e.find()
 	var o object
 	if err == nil {
@@ -139,11 +139,11 @@ func (e *exchange) change(edit func(old object) (object, error)) error {
 	if err == nil {
 		o, err = e.replace(old, o)
 	}
-	e.mu.Unlock()
+	e.server.mu.Unlock()
 	if err != nil {
 		return err
 	}
-	return e.answer(http.StatusOK, o)
+	return e.response.send(http.StatusOK, o)
 }
 
 // replace replaces old with o, limited to what the resource of the request may change. Server.mu is
@@ -205,7 +205,7 @@ func (e *exchange) replace(old, o object) (object, error) {
 		return old, nil
 	}
 	deleting := old.GetDeletionTimestamp() != nil && (old.GetDeletionGracePeriodSeconds() == nil || *old.GetDeletionGracePeriodSeconds() == 0)
-	return e.write(e.tables[e.kind], keyOf(o), o, deleting && len(o.GetFinalizers()) == 0), nil
+	return e.server.write(e.server.tables[e.kind], keyOf(o), o, deleting && len(o.GetFinalizers()) == 0), nil
 }
 
 // keepsFinalizers rejects new finalizers on an object that is being deleted.
@@ -238,23 +238,23 @@ func (e *exchange) delete() error {
 	if err != nil {
 		return err
 	}
-	e.mu.Lock()
+	e.server.mu.Lock()
 	old, err := e.find()
 	var o object
 	if err == nil {
 		o, err = e.remove(old, options)
 	}
-	e.mu.Unlock()
+	e.server.mu.Unlock()
 	if err != nil {
 		return err
 	}
 	if _, isPod := o.(*v1.Pod); isPod || o.GetDeletionTimestamp() != nil && len(o.GetFinalizers()) > 0 {
-		return e.answer(http.StatusOK, o)
+		return e.response.send(http.StatusOK, o)
 	}
 	status := success(http.StatusOK)
 	status.Code = 0
 	status.Details = &metav1.StatusDetails{Name: o.GetName(), Group: e.kind.version.Group, Kind: e.kind.plural, UID: o.GetUID()}
-	return e.answer(http.StatusOK, status)
+	return e.response.send(http.StatusOK, status)
 }
 
 // deleteOptions parses the options of a delete, from the body or, without one, from the query.
@@ -283,16 +283,16 @@ func (e *exchange) deleteCollection() error {
 	if err != nil {
 		return err
 	}
-	e.mu.Lock()
-	objects := e.tables[e.kind].selected(s)
-	version := e.version
+	e.server.mu.Lock()
+	objects := e.server.tables[e.kind].selected(s)
+	version := e.server.version
 	for _, o := range objects {
 		if _, err := e.remove(o, options); err != nil {
-			e.mu.Unlock()
+			e.server.mu.Unlock()
 			return err
 		}
 	}
-	e.mu.Unlock()
+	e.server.mu.Unlock()
 	return e.answerList(objects, func(m metav1.ListInterface) { m.SetResourceVersion(strconv.FormatInt(version, 10)) })
 }
 
@@ -308,7 +308,7 @@ func (e *exchange) remove(old object, options *metav1.DeleteOptions) (object, er
 				fmt.Errorf("the ResourceVersion in the precondition (%s) does not match the ResourceVersion in record (%s). The object might have been modified", *p.ResourceVersion, old.GetResourceVersion()))
 		}
 	}
-	t, key := e.tables[e.kind], keyOf(old)
+	t, key := e.server.tables[e.kind], keyOf(old)
 	grace := graceOf(old, options)
 	o := old.DeepCopyObject().(object)
 	if before := old.GetDeletionTimestamp(); before != nil {
@@ -329,7 +329,7 @@ func (e *exchange) remove(old object, options *metav1.DeleteOptions) (object, er
 		}
 	}
 	o.SetDeletionGracePeriodSeconds(&grace)
-	return e.write(t, key, o, grace == 0 && len(o.GetFinalizers()) == 0), nil
+	return e.server.write(t, key, o, grace == 0 && len(o.GetFinalizers()) == 0), nil
 }
 
 // graceOf returns the grace period in seconds. It is zero except for pods that are bound to a node

@@ -15,8 +15,8 @@ import (
 )
 
 const (
-	// keptVersion is the version of the file format.
-	keptVersion = 2
+	// checkpointVersion is the version of the file format.
+	checkpointVersion = 2
 
 	bootIDFile = "/proc/sys/kernel/random/boot_id"
 )
@@ -52,8 +52,8 @@ func (v *savedVerdict) UnmarshalText(b []byte) error {
 // machine: no container outlives it.
 func (m *Manager) newFile() *checkpoint.WarmTable[pod.UID, savedPod] {
 	return checkpoint.NewTable(checkpoint.TableConfig[pod.UID, savedPod]{
-		Path: m.Path, Version: keptVersion, What: "verdicts of probes", Log: m.Log,
-		Epoch: bootID, Changes: m.unkept, All: m.allToKeep, Get: m.toKeep,
+		Path: m.Path, Version: checkpointVersion, What: "verdicts of probes", Log: m.Log,
+		Epoch: bootID, Changes: m.unsaved, All: m.allRecords, Get: m.record,
 	})
 }
 
@@ -89,27 +89,27 @@ func bootID() string {
 	return strings.TrimSpace(string(b))
 }
 
-// allToKeep returns the results of all incarnations, including restored ones that were not seen
+// allRecords returns the results of all incarnations, including restored ones that were not seen
 // yet.
-func (m *Manager) allToKeep() map[pod.UID]savedPod {
+func (m *Manager) allRecords() map[pod.UID]savedPod {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	out := make(map[pod.UID]savedPod, len(m.pods)+len(m.restored))
 	maps.Copy(out, m.restored) // its elements are never modified
 	for uid, pp := range m.pods {
-		if s := pp.toKeep(); len(s) > 0 {
+		if s := pp.record(); len(s) > 0 {
 			out[uid] = s
 		}
 	}
 	return out
 }
 
-// toKeep returns the results to persist for a pod, if any.
-func (m *Manager) toKeep(uid pod.UID) (savedPod, bool) {
+// record returns the results to persist for a pod, if any.
+func (m *Manager) record(uid pod.UID) (savedPod, bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if pp := m.pods[uid]; pp != nil {
-		if s := pp.toKeep(); len(s) > 0 {
+		if s := pp.record(); len(s) > 0 {
 			return s, true
 		}
 	}
@@ -117,7 +117,7 @@ func (m *Manager) toKeep(uid pod.UID) (savedPod, bool) {
 	return s, ok
 }
 
-func (pp *podProbes) toKeep() savedPod {
+func (pp *podProbes) record() savedPod {
 	s := savedPod{}
 	for _, c := range pp.containers {
 		var v savedVerdicts

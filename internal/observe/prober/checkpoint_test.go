@@ -159,7 +159,7 @@ func fileOf(t *testing.T, path string) map[pod.UID]savedPod {
 func TestFilesThatAreNotTaken(t *testing.T) {
 	good := func(boot string) string {
 		content := map[pod.UID]savedPod{"u": {"a": {Readiness: savedVerdict(pod.ProbeSuccess)}}}
-		b, err := json.Marshal(map[string]any{"version": keptVersion, "epoch": boot, "content": content})
+		b, err := json.Marshal(map[string]any{"version": checkpointVersion, "epoch": boot, "content": content})
 		if err != nil {
 			t.Fatal(err)
 		}

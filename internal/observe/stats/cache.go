@@ -10,43 +10,43 @@ import (
 )
 
 const (
-	// maxRemembered bounds the cached answers of one kind.
-	maxRemembered = 4096
+	// maxCached bounds the cached answers of one kind.
+	maxCached = 4096
 	// failedAge is the maximum time for which a failure is cached.
 	failedAge = 15 * time.Second
-	// abandon bounds the wait for pending queries at shutdown: a call to a file system with an
+	// shutdownWait bounds the wait for pending queries at shutdown: a call to a file system with an
 	// unreachable server cannot be cancelled.
-	abandon = 5 * time.Second
+	shutdownWait = 5 * time.Second
 )
 
-// remembered caches answers that take long to find. A request starts a query if the cached answer
+// cache caches answers that take long to find. A request starts a query if the cached answer
 // is too old; the query continues after the request, so that the next one finds the answer.
-type remembered[K comparable, V any] struct {
-	find  func(ctx context.Context, key K) (V, error)
-	log   *slog.Logger
-	slots chan struct{} // the capacity is the limit of concurrent queries
-	under sync.WaitGroup
+type cache[K comparable, V any] struct {
+	find    func(ctx context.Context, key K) (V, error)
+	log     *slog.Logger
+	slots   chan struct{} // the capacity is the limit of concurrent queries
+	running sync.WaitGroup
 
-	mu    sync.Mutex
-	ctx   context.Context  // guarded by mu; of run, nil before and after
-	known map[K]*answer[V] // guarded by mu
+	mu      sync.Mutex
+	ctx     context.Context  // guarded by mu; of run, nil before and after
+	answers map[K]*answer[V] // guarded by mu
 }
 
 // answer is a cached answer or a running query.
 type answer[V any] struct {
-	value V
-	ok    bool      // value is valid
-	at    time.Time // of the last try
-	asked time.Time
-	done  chan struct{} // closed when the running query is done; nil: none is running
+	value     V
+	ok        bool      // value is valid
+	at        time.Time // of the last try
+	requested time.Time
+	done      chan struct{} // closed when the running query is done; nil: none is running
 }
 
-func newRemembered[K comparable, V any](log *slog.Logger, atOnce int, find func(context.Context, K) (V, error)) *remembered[K, V] {
-	return &remembered[K, V]{find: find, log: log, slots: make(chan struct{}, atOnce), known: map[K]*answer[V]{}}
+func newCache[K comparable, V any](log *slog.Logger, limit int, find func(context.Context, K) (V, error)) *cache[K, V] {
+	return &cache[K, V]{find: find, log: log, slots: make(chan struct{}, limit), answers: map[K]*answer[V]{}}
 }
 
 // run enables queries until ctx is done, and waits for running ones.
-func (r *remembered[K, V]) run(ctx context.Context) {
+func (r *cache[K, V]) run(ctx context.Context) {
 	r.mu.Lock()
 	r.ctx = ctx
 	r.mu.Unlock()
@@ -54,34 +54,34 @@ func (r *remembered[K, V]) run(ctx context.Context) {
 	r.mu.Lock()
 	r.ctx = nil
 	r.mu.Unlock()
-	ended := make(chan struct{})
-	go func() { r.under.Wait(); close(ended) }()
-	limit := time.NewTimer(abandon)
-	defer limit.Stop()
+	done := make(chan struct{})
+	go func() { r.running.Wait(); close(done) }()
+	timeout := time.NewTimer(shutdownWait)
+	defer timeout.Stop()
 	select {
-	case <-ended:
-	case <-limit.C:
+	case <-done:
+	case <-timeout.C:
 	}
 }
 
 // forget drops answers that were not requested since.
-func (r *remembered[K, V]) forget(since time.Time) {
+func (r *cache[K, V]) forget(since time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.forgetLocked(since)
 }
 
-func (r *remembered[K, V]) forgetLocked(since time.Time) {
-	for key, a := range r.known {
-		if a.done == nil && !a.asked.After(since) {
-			delete(r.known, key)
+func (r *cache[K, V]) forgetLocked(since time.Time) {
+	for key, a := range r.answers {
+		if a.done == nil && !a.requested.After(since) {
+			delete(r.answers, key)
 		}
 	}
 }
 
 // get returns an answer that is at most maxAge old if ctx allows the time, otherwise the cached
 // one; false if there is none, or it could not be found.
-func (r *remembered[K, V]) get(ctx context.Context, key K, maxAge time.Duration) (value V, at time.Time, ok bool) {
+func (r *cache[K, V]) get(ctx context.Context, key K, maxAge time.Duration) (value V, at time.Time, ok bool) {
 	a, done := r.begin(key, maxAge)
 	if a == nil {
 		return value, at, false
@@ -99,22 +99,22 @@ func (r *remembered[K, V]) get(ctx context.Context, key K, maxAge time.Duration)
 
 // begin starts a query, unless the cached answer is at most maxAge old: done is closed when it
 // completes, and nil if there is nothing to wait for. a is nil if the cache is full.
-func (r *remembered[K, V]) begin(key K, maxAge time.Duration) (a *answer[V], done <-chan struct{}) {
+func (r *cache[K, V]) begin(key K, maxAge time.Duration) (a *answer[V], done <-chan struct{}) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now := time.Now()
-	a = r.known[key]
+	a = r.answers[key]
 	if a == nil {
-		if len(r.known) >= maxRemembered {
+		if len(r.answers) >= maxCached {
 			r.forgetLocked(now.Add(-idle))
 		}
-		if len(r.known) >= maxRemembered {
+		if len(r.answers) >= maxCached {
 			return nil, nil
 		}
 		a = &answer[V]{}
-		r.known[key] = a
+		r.answers[key] = a
 	}
-	a.asked = now
+	a.requested = now
 	if !a.ok {
 		maxAge = min(maxAge, failedAge)
 	}
@@ -124,13 +124,12 @@ func (r *remembered[K, V]) begin(key K, maxAge time.Duration) (a *answer[V], don
 	if a.done == nil && r.ctx != nil {
 		a.done = make(chan struct{})
 		of := r.ctx
-		r.under.Go(func() { r.try(of, key, a) })
+		r.running.Go(func() { r.try(of, key, a) })
 	}
 	return a, a.done
 }
 
-// try runs one query.
-func (r *remembered[K, V]) try(ctx context.Context, key K, a *answer[V]) {
+func (r *cache[K, V]) try(ctx context.Context, key K, a *answer[V]) {
 	var value V
 	var err error
 	at := time.Now()
@@ -151,7 +150,7 @@ func (r *remembered[K, V]) try(ctx context.Context, key K, a *answer[V]) {
 	a.value, a.ok, a.at = value, err == nil, at
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		delete(r.known, key)
+		delete(r.answers, key)
 	case err != nil && !errors.Is(err, errors.ErrUnsupported):
 		r.log.Debug("not found what is used", "of", key, "error", err)
 	}

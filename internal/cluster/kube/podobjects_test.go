@@ -19,7 +19,7 @@ func TestFollowOneObject(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		var seen []string
-		go kube.Follower{Client: c}.FollowConfigMap(ctx, "a", "wanted", func(m *v1.ConfigMap) {
+		go kube.FollowOne(ctx, c, "a", "wanted", func(m *v1.ConfigMap) {
 			if m == nil {
 				seen = append(seen, "none")
 				return
