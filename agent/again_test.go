@@ -59,7 +59,7 @@ func TestPodOfTheSameManifestAfterAKill(t *testing.T) {
 
 // phaseOf returns the phase of a pod as the agent shows it, "" when it shows no such pod.
 func phaseOf(w *agenttest.World, name string) v1.PodPhase {
-	for _, p := range w.Agent.Handlers().Pods() {
+	for _, p := range w.Agent.Handlers().Pods.List() {
 		if p.Name == name {
 			return p.Status.Phase
 		}

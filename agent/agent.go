@@ -26,7 +26,6 @@ import (
 	"k8s.io/client-go/rest"
 	mount "k8s.io/mount-utils"
 
-	"berth/internal/api/server"
 	"berth/internal/cluster/node"
 	"berth/internal/config"
 	"berth/internal/host/cgroups"
@@ -243,8 +242,12 @@ func Build(cfg Config) (*Agent, error) {
 	return wire(cfg, cfg.Environment)
 }
 
-// Handlers returns the handlers of the HTTP API, for in-process use.
-func (a *Agent) Handlers() server.Handlers { return a.handlers() }
+// Events returns the node's recorded events, the most recently seen last.
+func (a *Agent) Events() []*v1.Event { return a.deps.events.List() }
+
+// Node returns the Node: the newest from the API server, or this machine's description without one.
+// It may wait for the runtime.
+func (a *Agent) Node(ctx context.Context) (*v1.Node, error) { return a.node.node.Describe(ctx) }
 
 // Run runs the agent until ctx is done or a client requests a stop, and then returns nil; any other
 // termination is an error. Pods keep running unless AtExit selects otherwise. An agent runs only

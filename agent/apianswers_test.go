@@ -141,7 +141,7 @@ func TestAPIPodsWithPathsForNames(t *testing.T) {
 		good := bind(w, "good")
 		w.Settle(time.Minute)
 		wantAPI(t, w, "beside the others", "good", 0)
-		if n := len(w.Agent.Handlers().Problems()); n != 3 {
+		if n := len(w.Agent.Handlers().Explain.Problems()); n != 3 {
 			t.Errorf("%d problems are told, want 3", n)
 		}
 		if n := len(w.Runtime.Containers()); n != 1 {

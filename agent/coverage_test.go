@@ -151,12 +151,12 @@ func saidOfPods(t *testing.T, rows []coveragetest.Row) map[string]map[string]str
 func refusalIn(w *agenttest.World, name string) string {
 	h := w.Agent.Handlers()
 	var lines []string
-	for _, p := range h.Problems() {
+	for _, p := range h.Explain.Problems() {
 		if p.Name == name {
 			lines = append(lines, p.Message)
 		}
 	}
-	for _, e := range h.Journal.Read(v1.NamespaceDefault, name) {
+	for _, e := range h.Explain.Journal.Read(v1.NamespaceDefault, name) {
 		if e.Decision == "UnsupportedField" {
 			lines = append(lines, e.Error)
 		}

@@ -6,8 +6,9 @@ import (
 	"os"
 	"time"
 
+	v1 "k8s.io/api/core/v1"
+
 	"berth/internal/api/server"
-	"berth/internal/observe/prober"
 	"berth/internal/pod"
 	"berth/internal/resources/containermanager"
 	"berth/internal/sync/quarantine"
@@ -16,77 +17,76 @@ import (
 // errStopped is the cause of a stop that a client requested.
 var errStopped = fmt.Errorf("a client asked to stop: %w", context.Canceled)
 
-func (a *Agent) handlers() server.Handlers {
+// Handlers returns the handlers of the HTTP API, for in-process use.
+func (a *Agent) Handlers() server.Handlers {
 	h := server.Handlers{
-		Pods:          a.usage.view.List,
-		Pod:           a.usage.view.Get,
-		Subscribe:     a.deps.stores.status.Subscribe,
-		ContainerLog:  a.usage.view.ContainerLog,
-		Problems:      a.desired.source.Problems,
-		Journal:       a.deps.journal,
-		Events:        a.deps.events,
-		Quarantine:    quarantine.Releaser{Quarantine: a.deps.quarantine, Pods: a.deps.stores.pods, Workers: a.lifecycle.workers},
-		Version:       a.version,
-		Stop:          a.stop,
-		Healthz:       a.node.conditions.Healthz,
-		DevicePlugins: a.managers.devices.Health,
-		Health:        a.node.conditions.States,
-		Resources:     func() containermanager.Snapshot { return a.managers.containers.Snapshot(a.usage.view.List()) },
-		Thresholds:    a.thresholds,
-		Pulls:         a.imagePulls().list,
-		PruneImages:   a.images.collector.Prune,
-		Waits:         a.waits,
-		Volumes:       a.storage.sources(a.deps.cfg.RootDir),
-		Probes:        probesOf(a.lifecycle.probes),
-		Node:          a.node.node.Describe,
-		Streaming:     a.runtime.cri,
-		PodDialer:     a.runtime.podDialer,
-		Observed:      a.observation.pleg.Newest,
-		ObservedPods:  a.observation.pleg.Known,
-		Configz:       a.configz,
+		Agent:  server.Agent{Version: a.version, Stop: a.stop},
+		Pods:   server.Pods{List: a.usage.view.List, Get: a.usage.view.Get, Subscribe: a.deps.stores.status.Subscribe},
+		Logs:   a.usage.view.ContainerLog,
+		Health: server.Health{Check: a.node.conditions.Healthz, Conditions: a.node.conditions.States, DevicePlugins: a.managers.devices.Health},
+		Explain: server.Explain{
+			Journal: a.deps.journal, Problems: a.desired.source.Problems, Details: podDetails{a}, Pulls: a.imagePulls().list,
+			Quarantine: quarantine.Releaser{Quarantine: a.deps.quarantine, Pods: a.deps.stores.pods, Workers: a.lifecycle.workers},
+		},
+		Observed:      server.Observed{Get: a.observation.pleg.Newest, List: a.observation.pleg.Known},
+		Streams:       server.Streams{Runtime: a.runtime.cri, PodDialer: a.runtime.podDialer},
+		Configuration: server.Configuration{Configz: a.configz, Settings: a.listSettings},
 		Stats:         a.usage.stats,
-		Settings:      a.listSettings,
-		OpenView:      a.openView,
-	}
-	if a.desired.patcher != nil {
-		h.Unreported = a.desired.patcher.Unwritten
+		Thresholds:    a.thresholds,
+		Resources:     func() containermanager.Snapshot { return a.managers.containers.Snapshot(a.usage.view.List()) },
+		Images:        a.images.collector.Prune,
+		View:          a.openView,
 	}
 	if a.deps.api.local != nil {
-		h.Scheduler = a.deps.api.local
+		h.Explain.Scheduler = a.deps.api.local
 	}
 	return h
 }
 
-// waits returns the pending calls for the pod: to the runtime, to CSI drivers, and other operations
+// podDetails implements server.Details.
+type podDetails struct{ a *Agent }
+
+// Waits returns the pending calls for the pod: to the runtime, to CSI drivers, and other operations
 // that volumes wait for.
-func (a *Agent) waits(uid pod.UID) []server.Wait {
-	observed, ok := a.observation.pleg.Newest(uid)
+func (d podDetails) Waits(uid pod.UID) []server.Wait {
+	observed, ok := d.a.observation.pleg.Newest(uid)
 	if !ok {
 		observed = &pod.Status{UID: uid}
 	}
 	var out []server.Wait
-	for _, w := range a.runtime.cri.Waits(observed) {
+	for _, w := range d.a.runtime.cri.Waits(observed) {
 		out = append(out, server.Wait{Pod: uid, Call: w.Call, Container: w.Container, Since: w.Since, Until: w.Until})
 	}
-	for _, w := range a.storage.drivers.Waits(uid) {
+	for _, w := range d.a.storage.drivers.Waits(uid) {
 		out = append(out, server.Wait{Pod: uid, Driver: w.Driver, Call: w.Call, Volume: w.Volume, Since: w.Since, Until: w.Until})
 	}
-	for _, w := range a.storage.volumes.Waits(uid) {
+	for _, w := range d.a.storage.volumes.Waits(uid) {
 		out = append(out, server.Wait{Pod: uid, From: w.From, Call: w.Call, Volume: w.Volume, Since: w.Since, Until: w.Until})
 	}
 	return out
 }
 
-// probesOf returns a function that reports the probe states of a pod.
-func probesOf(probes *prober.Manager) func(pod.UID) []server.Probe {
-	return func(uid pod.UID) (out []server.Probe) {
-		for _, s := range probes.States(uid) {
-			out = append(out, server.Probe{
-				Pod: uid, Container: s.Container, Kind: s.Kind, Last: s.Last.String(), InARow: s.InARow, Needed: s.Needed, Next: s.Next,
-			})
-		}
-		return out
+// Volumes returns the sources of the pods' volumes that may be missing.
+func (d podDetails) Volumes(pods []*v1.Pod) *server.VolumeSources {
+	return d.a.storage.sources(d.a.deps.cfg.RootDir, pods)
+}
+
+// Unreported returns since when the API server's status of the pod is out of date.
+func (d podDetails) Unreported(uid pod.UID) time.Time {
+	if d.a.desired.patcher == nil {
+		return time.Time{}
 	}
+	return d.a.desired.patcher.Unwritten(uid)
+}
+
+// Probes returns the probe states of the pod.
+func (d podDetails) Probes(uid pod.UID) (out []server.Probe) {
+	for _, s := range d.a.lifecycle.probes.States(uid) {
+		out = append(out, server.Probe{
+			Pod: uid, Container: s.Container, Kind: s.Kind, Last: s.Last.String(), InARow: s.InARow, Needed: s.Needed, Next: s.Next,
+		})
+	}
+	return out
 }
 
 // followProblems notifies subscribers when the manifest problems change.

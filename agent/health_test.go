@@ -74,7 +74,7 @@ func conditionsOf(t *testing.T, kubelet string, flags map[string]string) []healt
 		t.Fatal(err)
 	}
 	var out []health.Code
-	for _, s := range a.Handlers().Health() {
+	for _, s := range a.Handlers().Health.Conditions() {
 		out = append(out, s.Code)
 	}
 	return out

@@ -31,7 +31,7 @@ func newListeners(a *Agent) (l listeners, err error) {
 		return l, fmt.Errorf("limit of open files: %w", err)
 	}
 	cfg := server.Config{
-		Handlers: a.handlers(), Tracer: a.deps.stores.tracer, Scrapes: scrapes, Metrics: a.deps.out.Metrics, SLIs: a.deps.out.SLIs, Debug: debugging(&a.deps.base),
+		Handlers: a.Handlers(), Tracer: a.deps.stores.tracer, Scrapes: scrapes, Metrics: a.deps.out.Metrics, SLIs: a.deps.out.SLIs, Debug: debugging(&a.deps.base),
 		Listen:    func() (net.Listener, error) { return <-l.listener, nil },
 		NodeLogs:  nodeLogsOf(a.deps.cfg.Kubelet),
 		OpenFiles: files.Cur, // Go's os package has raised it to the hard limit

@@ -18,7 +18,7 @@ func TestUnsavedState(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := agenttest.New(t)
 		persistence := func() health.State {
-			for _, s := range w.Agent.Handlers().Health() {
+			for _, s := range w.Agent.Handlers().Health.Conditions() {
 				if s.Code == health.Persistence {
 					return s
 				}
@@ -34,7 +34,7 @@ func TestUnsavedState(t *testing.T) {
 		if s := persistence(); !strings.Contains(s.Error, "statuses of pods") || !strings.Contains(s.Error, file) {
 			t.Errorf("while a file cannot be written: %q since %v, written to since %v", s.Error, s.Since, began)
 		}
-		if pods := w.Agent.Handlers().Pods(); len(pods) != 1 || pods[0].Status.Phase != "Running" {
+		if pods := w.Agent.Handlers().Pods.List(); len(pods) != 1 || pods[0].Status.Phase != "Running" {
 			t.Errorf("the pods are %v", pods)
 		}
 		mend()

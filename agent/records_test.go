@@ -9,6 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	v1 "k8s.io/api/core/v1"
 
+	"berth/agent"
 	"berth/agent/agenttest"
 	"berth/internal/api/server"
 	"berth/internal/pod"
@@ -29,16 +30,16 @@ spec:
 // storyOf returns what the journal has of the pod, one incarnation.
 func storyOf(t *testing.T, h server.Handlers, name string) journal.Timeline {
 	t.Helper()
-	stories := h.Journal.Stories("default", name)
+	stories := h.Explain.Journal.Stories("default", name)
 	if len(stories) != 1 {
 		t.Fatalf("%d stories of %s", len(stories), name)
 	}
 	return stories[0]
 }
 
-func reasons(h server.Handlers) map[string]int32 {
+func reasons(a *agent.Agent) map[string]int32 {
 	out := map[string]int32{}
-	for _, e := range h.Events.List() {
+	for _, e := range a.Events() {
 		out[e.Reason] += e.Count
 	}
 	return out
@@ -74,7 +75,7 @@ func TestRecordsOfAPod(t *testing.T) {
 		if len(s.Next) != 1 || !s.Next[0].Time.Equal(s.Ends[1].Finished.Add(10*time.Second)) || s.Next[0].Rule != "crash-loop back-off 10s of at most 5m0s after 1 restart" {
 			t.Errorf("next %+v", s.Next)
 		}
-		told := reasons(w.Agent.Handlers())
+		told := reasons(w.Agent)
 		if told["Created"] != 2 || told["BackOff"] == 0 {
 			t.Errorf("events %v", told)
 		}
@@ -91,7 +92,7 @@ func TestRecordsOfAPod(t *testing.T) {
 		if len(after.Entries) < len(s.Entries) || after.Entries[0] != s.Entries[0] {
 			t.Errorf("entries after a restart: %d, before %d", len(after.Entries), len(s.Entries))
 		}
-		if now := reasons(w.Agent.Handlers()); now["Created"] != 2 {
+		if now := reasons(w.Agent); now["Created"] != 2 {
 			t.Errorf("events after a restart %v", now)
 		}
 		w.Settle(20 * time.Second)
@@ -124,7 +125,7 @@ func TestAPodIsSetAside(t *testing.T) {
 		}
 		restarts := func() map[string]int32 {
 			out := map[string]int32{}
-			for _, p := range w.Agent.Handlers().Pods() {
+			for _, p := range w.Agent.Handlers().Pods.List() {
 				for _, cs := range p.Status.ContainerStatuses {
 					out[p.Name] = cs.RestartCount
 				}
@@ -132,7 +133,7 @@ func TestAPodIsSetAside(t *testing.T) {
 			return out
 		}
 		h := w.Agent.Handlers()
-		if why, ok := h.Quarantine.Why(uid); !ok || why != "panic: an unlucky pod" {
+		if why, ok := h.Explain.Quarantine.Why(uid); !ok || why != "panic: an unlucky pod" {
 			t.Errorf("why: %q, %v", why, ok)
 		}
 		calls := w.Runtime.CallCount("CreateContainer")
@@ -147,13 +148,13 @@ func TestAPodIsSetAside(t *testing.T) {
 			t.Errorf("another pod is not looked after: %v", got)
 		}
 		quarantined := 0
-		for _, e := range h.Events.List() {
+		for _, e := range w.Agent.Events() {
 			if e.Reason == "Quarantined" && e.Type == v1.EventTypeWarning && e.InvolvedObject.Name == "web" && e.Count == 1 {
 				quarantined++
 			}
 		}
 		if quarantined != 1 {
-			t.Errorf("%d events tell of it: %v", quarantined, reasons(h))
+			t.Errorf("%d events tell of it: %v", quarantined, reasons(w.Agent))
 		}
 		crashes := 0
 		for _, e := range storyOf(t, h, "web").Entries {
@@ -165,7 +166,7 @@ func TestAPodIsSetAside(t *testing.T) {
 			t.Errorf("%d entries tell of three crashes and what came of them", crashes)
 		}
 
-		if h.Quarantine.Release("default", "other") || !h.Quarantine.Release("default", "web") {
+		if h.Explain.Quarantine.Release("default", "other") || !h.Explain.Quarantine.Release("default", "web") {
 			t.Error("the wrong pod was released")
 		}
 		w.Settle(time.Second)
@@ -186,7 +187,7 @@ func TestAPodThatIsSetAsideChanges(t *testing.T) {
 		}
 		w.Write("web.yaml", []byte(strings.Replace(crashingPod, "name: main", "name: changed", 1)))
 		w.Settle(time.Minute)
-		pods := w.Agent.Handlers().Pods()
+		pods := w.Agent.Handlers().Pods.List()
 		if len(pods) != 1 || pods[0].UID == uid || pods[0].Status.Phase != v1.PodRunning {
 			t.Fatalf("got %+v", pods)
 		}

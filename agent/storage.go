@@ -82,24 +82,21 @@ func (s *storage) load(log *slog.Logger) func() {
 	}
 }
 
-// sources returns a function that reports the claims and CSI drivers of the pods' volumes, nil if
-// no pod has such a volume.
-func (s *storage) sources(rootDir string) func([]*v1.Pod) *server.VolumeSources {
+// sources returns the claims and CSI drivers of the pods' volumes, nil if no pod has such a volume.
+func (s *storage) sources(rootDir string, pods []*v1.Pod) (out *server.VolumeSources) {
 	external := func(v v1.Volume) bool { return v.CSI != nil || v.PersistentVolumeClaim != nil || v.Ephemeral != nil }
-	return func(pods []*v1.Pod) (out *server.VolumeSources) {
-		for _, p := range pods {
-			if !slices.ContainsFunc(p.Spec.Volumes, external) && len(p.Spec.ResourceClaims) == 0 {
-				continue
-			}
-			if out == nil {
-				out = &server.VolumeSources{CSIDrivers: s.drivers.Names(), PluginRegistry: filepath.Join(rootDir, registryDir)}
-			}
-			for _, c := range s.volumes.UnboundClaims(p.UID) {
-				out.UnboundClaims = append(out.UnboundClaims, server.UnboundClaim{Name: c.Name, Phase: cmp.Or(c.Status.Phase, v1.ClaimPending), Spec: c.Spec})
-			}
+	for _, p := range pods {
+		if !slices.ContainsFunc(p.Spec.Volumes, external) && len(p.Spec.ResourceClaims) == 0 {
+			continue
 		}
-		return out
+		if out == nil {
+			out = &server.VolumeSources{CSIDrivers: s.drivers.Names(), PluginRegistry: filepath.Join(rootDir, registryDir)}
+		}
+		for _, c := range s.volumes.UnboundClaims(p.UID) {
+			out.UnboundClaims = append(out.UnboundClaims, server.UnboundClaim{Name: c.Name, Phase: cmp.Or(c.Status.Phase, v1.ClaimPending), Spec: c.Spec})
+		}
 	}
+	return out
 }
 
 // unstageLimit bounds how long an agent that has stopped all pods waits for drivers to unstage

@@ -316,7 +316,7 @@ func (w *struckWorld) describe() string {
 				describeState(c.State), describeState(c.LastTerminationState))
 		}
 	}
-	for _, p := range w.Agent.Handlers().Pods() {
+	for _, p := range w.Agent.Handlers().Pods.List() {
 		fmt.Fprintf(&b, "the agent has %s %s\n", p.Name, p.Status.Phase)
 	}
 	w.mu.Lock()

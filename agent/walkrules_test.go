@@ -87,7 +87,7 @@ func (w *walker) checkCalls() {
 // checkShown looks at what the agent says of its pods: restart counts do not shrink, and a terminal
 // phase stays.
 func (w *walker) checkShown() {
-	for _, p := range w.Agent.Handlers().Pods() {
+	for _, p := range w.Agent.Handlers().Pods.List() {
 		uid := string(p.UID)
 		for _, list := range [][]v1.ContainerStatus{p.Status.InitContainerStatuses, p.Status.ContainerStatuses} {
 			for _, c := range list {
@@ -111,7 +111,7 @@ func (w *walker) checkShown() {
 // all is well.
 func (w *walker) wantGoals() {
 	shown := map[string]*v1.Pod{}
-	for _, p := range w.Agent.Handlers().Pods() {
+	for _, p := range w.Agent.Handlers().Pods.List() {
 		if p.DeletionTimestamp != nil {
 			w.T.Errorf("pod %s (%s) is still being ended", p.Name, p.UID)
 			continue

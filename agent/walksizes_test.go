@@ -122,12 +122,12 @@ func (w *walker) checkSizes(containers []critest.Container) {
 	if !w.agentUp {
 		return
 	}
-	for _, e := range w.Agent.Handlers().Events.List() {
+	for _, e := range w.Agent.Events() {
 		if strings.Contains(e.Message, "resize requires restart") && !strings.HasPrefix(e.Message, "Container b ") {
 			w.T.Errorf("of pod %s, %q", e.InvolvedObject.Name, e.Message)
 		}
 	}
-	for _, p := range w.Agent.Handlers().Pods() {
+	for _, p := range w.Agent.Handlers().Pods.List() {
 		if w.API == nil || !w.fromAPI(p.Name) || resizeOf(p) != "" {
 			continue
 		}

@@ -136,7 +136,7 @@ func (w *World) TryDrain() error { return w.build(agent.StopPods).Drain(w.T.Cont
 
 // StopAll stops the agent with all its pods as a client does, and returns the client's error.
 func (w *World) StopAll() error {
-	w.Agent.Handlers().Stop(server.StopAll)
+	w.Agent.Handlers().Agent.Stop(server.StopAll)
 	err := w.stop()
 	w.stop = nil
 	return errors.Join(err, agent.CheckEnded(w.RunDir()))

@@ -126,11 +126,10 @@ func runStory(t *testing.T, file string, a *txtar.Archive, explain Explain) {
 
 // recordMessages records the messages that clients can read now.
 func (s *story) recordMessages() {
-	h := s.Agent.Handlers()
-	for _, e := range h.Events.List() {
+	for _, e := range s.Agent.Events() {
 		messagestest.SawEvent(e.Reason, e.Message)
 	}
-	for _, p := range h.Pods() {
+	for _, p := range s.Agent.Handlers().Pods.List() {
 		messagestest.SawStatus(&p.Status)
 	}
 	if s.API == nil {
@@ -253,15 +252,15 @@ func (s *story) do(words []string) error {
 			return fmt.Errorf("%d sandboxes, %d containers and %d pod cgroups are left", n, m, c)
 		}
 	case "problem":
-		for _, p := range s.Agent.Handlers().Problems() {
+		for _, p := range s.Agent.Handlers().Explain.Problems() {
 			if filepath.Base(p.Path) == arg(0) && strings.Contains(p.Message, strings.Join(args[1:], " ")) {
 				return nil
 			}
 		}
-		return fmt.Errorf("problems: %+v", s.Agent.Handlers().Problems())
+		return fmt.Errorf("problems: %+v", s.Agent.Handlers().Explain.Problems())
 	case "explain":
 		var all []string
-		for _, e := range s.Agent.Handlers().Journal.Read("default", arg(0)) {
+		for _, e := range s.Agent.Handlers().Explain.Journal.Read("default", arg(0)) {
 			l := fmt.Sprintf("%s %s %s %s %s", e.Component, e.Container, e.Decision, e.Why, e.Error)
 			if strings.Contains(l, strings.Join(args[1:], " ")) {
 				return nil
@@ -293,7 +292,7 @@ func (s *story) do(words []string) error {
 }
 
 func (s *story) expectFile(name, file, want string) error {
-	for _, p := range s.Agent.Handlers().Pods() {
+	for _, p := range s.Agent.Handlers().Pods.List() {
 		if p.Name != name {
 			continue
 		}
@@ -369,7 +368,7 @@ func (s *story) program(args []string) error {
 // waiting container or failed pod.
 func (s *story) lines() []string {
 	var out []string
-	for _, p := range s.Agent.Handlers().Pods() {
+	for _, p := range s.Agent.Handlers().Pods.List() {
 		ready, restarts, reason := 0, int32(0), p.Status.Reason
 		for _, list := range [][]v1.ContainerStatus{p.Status.InitContainerStatuses, p.Status.ContainerStatuses} {
 			for _, c := range list {

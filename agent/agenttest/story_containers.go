@@ -108,7 +108,7 @@ func (s *story) killChild(args []string) error {
 
 // container returns the container's status as a line.
 func (s *story) container(podName, name string) string {
-	for _, p := range s.Agent.Handlers().Pods() {
+	for _, p := range s.Agent.Handlers().Pods.List() {
 		if p.Name != podName {
 			continue
 		}
@@ -143,7 +143,7 @@ func stateOf(s v1.ContainerState) string {
 func endOf(t *v1.ContainerStateTerminated) string { return fmt.Sprintf("%s:%d", t.Reason, t.ExitCode) }
 
 func (s *story) condition(podName string, t v1.PodConditionType) string {
-	for _, p := range s.Agent.Handlers().Pods() {
+	for _, p := range s.Agent.Handlers().Pods.List() {
 		for _, c := range p.Status.Conditions {
 			if p.Name == podName && c.Type == t {
 				return string(c.Status)

@@ -36,7 +36,7 @@ func (s *story) doDriver(verb string, args []string) error {
 	case verb == "csi" && len(args) == 2 && args[0] == "hangs":
 		return csitest.Break(s.driver.Dir, args[1], csitest.Hang, codes.OK)
 	case verb == "crash":
-		for _, p := range s.Agent.Handlers().Pods() {
+		for _, p := range s.Agent.Handlers().Pods.List() {
 			if p.Name == args[0] {
 				return s.Crash(p.UID)
 			}

@@ -185,7 +185,7 @@ func (s *story) fill(ref, size string) error {
 	if err != nil {
 		return err
 	}
-	for _, p := range s.Agent.Handlers().Pods() {
+	for _, p := range s.Agent.Handlers().Pods.List() {
 		if p.Name == name {
 			file := filepath.Join(s.dir, "root", "pods", string(p.UID), "volumes", "kubernetes.io~empty-dir", volume, "filled")
 			return os.WriteFile(file, make([]byte, q.Value()), 0o644)
@@ -263,7 +263,7 @@ func (s *story) writeMessage(ref, text string) error {
 // messageOf returns the termination message of the container's last exit.
 func (s *story) messageOf(ref string) string {
 	podName, name, _ := strings.Cut(ref, "/")
-	for _, p := range s.Agent.Handlers().Pods() {
+	for _, p := range s.Agent.Handlers().Pods.List() {
 		for _, list := range [][]v1.ContainerStatus{p.Status.InitContainerStatuses, p.Status.ContainerStatuses} {
 			for _, c := range list {
 				if p.Name != podName || c.Name != name {
@@ -299,7 +299,7 @@ func (s *story) expectEvent(args []string) error {
 	}
 	text := strings.Join(args[3:], " ")
 	n, others := int32(0), ""
-	for _, e := range s.Agent.Handlers().Events.List() {
+	for _, e := range s.Agent.Events() {
 		if e.InvolvedObject.Name != args[0] {
 			continue
 		}
@@ -316,7 +316,7 @@ func (s *story) expectEvent(args []string) error {
 
 // expectNext searches the expectations of the pod's newest timeline.
 func (s *story) expectNext(name, want string) error {
-	stories := s.Agent.Handlers().Journal.Stories(v1.NamespaceDefault, name)
+	stories := s.Agent.Handlers().Explain.Journal.Stories(v1.NamespaceDefault, name)
 	if len(stories) == 0 {
 		return errors.New("the journal has nothing of the pod")
 	}

@@ -23,15 +23,15 @@ func (s *story) health(code, want string) error {
 
 // healthOf returns a condition as absent, fine, or its message and causes.
 func (s *story) healthOf(code string) (string, error) {
-	h := s.Agent.Handlers()
+	h := s.Agent.Handlers().Health
 	switch code {
 	case "healthz":
-		if err := h.Healthz(); err != nil {
+		if err := h.Check(); err != nil {
 			return err.Error(), nil
 		}
 		return "fine", nil
 	case "Ready":
-		n, err := h.Node(s.T.Context())
+		n, err := s.Agent.Node(s.T.Context())
 		if err != nil {
 			return "", err
 		}
@@ -42,7 +42,7 @@ func (s *story) healthOf(code string) (string, error) {
 		}
 		return "fine", nil
 	}
-	for _, c := range h.Health() {
+	for _, c := range h.Conditions() {
 		switch {
 		case c.Code != health.Code(code):
 		case c.Error == "":

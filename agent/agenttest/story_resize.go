@@ -82,7 +82,7 @@ func (s *story) doResize(verb string, args []string) error {
 }
 
 func (s *story) find(name string) *v1.Pod {
-	for _, p := range s.Agent.Handlers().Pods() {
+	for _, p := range s.Agent.Handlers().Pods.List() {
 		if p.Name == name {
 			return p
 		}

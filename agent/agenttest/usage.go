@@ -136,7 +136,7 @@ func (s *story) doUsage(verb string, args []string) error {
 		}
 		s.Usage.takes[signal][args[0]] = uint64(q.Value())
 	case "expect-pressure":
-		n, err := s.Agent.Handlers().Node(s.T.Context())
+		n, err := s.Agent.Node(s.T.Context())
 		if err != nil {
 			return err
 		}

@@ -28,9 +28,9 @@ func BenchmarkExplain(b *testing.B) {
 	h := n.handlers()
 	var pods []*v1.Pod
 	for i := range 110 {
-		pods = append(pods, loopingPod(h.Journal, fmt.Sprintf("web-%d", i), 200))
+		pods = append(pods, loopingPod(h.Explain.Journal, fmt.Sprintf("web-%d", i), 200))
 	}
-	h.Pods = func() []*v1.Pod { return pods }
+	h.Pods.List = func() []*v1.Pod { return pods }
 	runDir := filepath.Join(b.TempDir(), "run")
 	s, err := server.New(server.Config{Handlers: h, Listen: func() (net.Listener, error) { return server.Listen(runDir, log) }, Log: log})
 	if err != nil {

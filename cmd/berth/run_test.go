@@ -14,6 +14,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"berth/internal/api/server"
+	"berth/internal/health"
 	"berth/internal/pod"
 	"berth/internal/record/journal"
 	"berth/internal/source/manifest"
@@ -53,21 +54,21 @@ func (n *onePod) handlers() server.Handlers {
 		return []*v1.Pod{n.pod}
 	}
 	return server.Handlers{
-		Pods: list,
-		Pod: func(uid pod.UID) (*v1.Pod, bool) {
-			pods := list()
-			if len(pods) == 0 || pods[0].UID != uid {
-				return nil, false
-			}
-			return pods[0], true
+		Pods: server.Pods{
+			List: list,
+			Get: func(uid pod.UID) (*v1.Pod, bool) {
+				pods := list()
+				if len(pods) == 0 || pods[0].UID != uid {
+					return nil, false
+				}
+				return pods[0], true
+			},
+			Subscribe: n.subscribe,
 		},
-		Subscribe:    n.subscribe,
-		ContainerLog: func(pod.UID, pod.ContainerID) (string, error) { return "", errors.New("none") },
-		Problems:     func() []manifest.Problem { return nil },
-		Journal:      journal.New(slog.New(slog.DiscardHandler)),
-		Version:      func() server.Version { return server.Version{} },
-		Stop:         func(server.StopScope) {},
-		Healthz:      func() error { return nil },
+		Logs:    func(pod.UID, pod.ContainerID) (string, error) { return "", errors.New("none") },
+		Explain: server.Explain{Problems: func() []manifest.Problem { return nil }, Journal: journal.New(slog.New(slog.DiscardHandler))},
+		Agent:   server.Agent{Version: func() server.Version { return server.Version{} }, Stop: func(server.StopScope) {}},
+		Health:  server.Health{Check: func() error { return nil }, Conditions: func() []health.State { return nil }},
 	}
 }
 

@@ -43,16 +43,16 @@ func newLineView(h server.Handlers, hints hints, out io.Writer) *lineView {
 }
 
 func (v *lineView) run(ctx context.Context) error {
-	changed, cancel := v.h.Subscribe()
+	changed, cancel := v.h.Pods.Subscribe()
 	defer cancel()
-	err := v.refresh(v.h.Pods(), v.h.Problems(), time.Now())
+	err := v.refresh(v.h.Pods.List(), v.h.Explain.Problems(), time.Now())
 	for err == nil {
 		select {
 		case <-changed.Wake():
-			err = v.take(changed.Take(), v.h.Problems(), time.Now())
+			err = v.take(changed.Take(), v.h.Explain.Problems(), time.Now())
 		case <-ctx.Done():
 			// Print the last changes too.
-			return v.refresh(v.h.Pods(), v.h.Problems(), time.Now())
+			return v.refresh(v.h.Pods.List(), v.h.Explain.Problems(), time.Now())
 		}
 	}
 	return err
@@ -79,7 +79,7 @@ func (v *lineView) refresh(pods []*v1.Pod, problems []manifest.Problem, now time
 func (v *lineView) take(uids []pod.UID, problems []manifest.Problem, now time.Time) error {
 	var lines []string
 	for _, uid := range uids {
-		if p, there := v.h.Pod(uid); there {
+		if p, there := v.h.Pods.Get(uid); there {
 			lines = append(lines, v.podLines(p, now)...)
 		} else {
 			lines = append(lines, v.gone(uid)...)
@@ -87,7 +87,7 @@ func (v *lineView) take(uids []pod.UID, problems []manifest.Problem, now time.Ti
 	}
 	lines = append(lines, v.problemLines(problems)...)
 	if !v.hinted && len(v.unsettled) == 0 {
-		lines = append(lines, v.readyLines(v.h.Pods())...)
+		lines = append(lines, v.readyLines(v.h.Pods.List())...)
 	}
 	return v.print(lines)
 }

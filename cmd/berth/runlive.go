@@ -53,7 +53,7 @@ func newLiveView(h server.Handlers, hints hints, terminal *os.File, cfg agent.Co
 }
 
 func (v *liveView) run(ctx context.Context) error {
-	changed, cancel := v.h.Subscribe()
+	changed, cancel := v.h.Pods.Subscribe()
 	defer cancel()
 	resized := make(chan os.Signal, 1)
 	signal.Notify(resized, syscall.SIGWINCH)
@@ -64,8 +64,8 @@ func (v *liveView) run(ctx context.Context) error {
 	defer v.restore()
 	for {
 		now := time.Now()
-		pods := v.h.Pods()
-		if err := v.draw(pods, v.h.Problems(), now); err != nil {
+		pods := v.h.Pods.List()
+		if err := v.draw(pods, v.h.Explain.Problems(), now); err != nil {
 			return err
 		}
 		if ctx.Err() != nil {
@@ -131,7 +131,7 @@ func (v *liveView) draw(pods []*v1.Pod, problems []manifest.Problem, now time.Ti
 }
 
 func (v *liveView) head() []string {
-	ver := v.h.Version()
+	ver := v.h.Agent.Version()
 	runtime := "starting the runtime"
 	if ver.RuntimeName != "" {
 		runtime = ver.RuntimeName + " " + ver.RuntimeVersion

@@ -21,12 +21,12 @@ var errEnded = errors.New("ended before all pods were ready")
 
 // awaitReady returns nil when all pods are ready, or why they will not be or are not in time.
 func awaitReady(ctx context.Context, h server.Handlers, timeout time.Duration) error {
-	changed, cancel := h.Subscribe()
+	changed, cancel := h.Pods.Subscribe()
 	defer cancel()
 	late := time.NewTimer(timeout)
 	defer late.Stop()
 	for {
-		ready, err := computeVerdict(h.Pods(), h.Problems())
+		ready, err := computeVerdict(h.Pods.List(), h.Explain.Problems())
 		if ready || err != nil {
 			return err
 		}
@@ -34,7 +34,7 @@ func awaitReady(ctx context.Context, h server.Handlers, timeout time.Duration) e
 		case <-changed.Wake():
 			changed.Take()
 		case <-late.C:
-			return fmt.Errorf("not all pods are ready after %v:\n%s", timeout, strings.Join(describeUnready(h.Pods(), h.Problems()), "\n"))
+			return fmt.Errorf("not all pods are ready after %v:\n%s", timeout, strings.Join(describeUnready(h.Pods.List(), h.Explain.Problems()), "\n"))
 		case <-ctx.Done():
 			return errEnded
 		}

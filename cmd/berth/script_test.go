@@ -16,13 +16,11 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 	v1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"berth/internal/api/server"
 	"berth/internal/health"
 	"berth/internal/pod"
-	"berth/internal/record/events"
 	"berth/internal/record/journal"
 	"berth/internal/runtime/embedded"
 	"berth/internal/runtime/images"
@@ -102,44 +100,47 @@ func nodeOfStories(ts *testscript.TestScript, process *exec.Cmd) server.Handlers
 	path := ts.MkAbs("web.log")
 	ts.Check(os.WriteFile(path, []byte("2026-01-02T03:04:05Z stdout F one\n2026-01-02T03:04:06Z stderr F two\n"), 0o600))
 	return server.Handlers{
-		Pods: func() []*v1.Pod { return pods },
-		Pod: func(uid pod.UID) (*v1.Pod, bool) {
-			for _, p := range pods {
-				if p.UID == uid {
-					return p, true
+		Pods: server.Pods{
+			List: func() []*v1.Pod { return pods },
+			Get: func(uid pod.UID) (*v1.Pod, bool) {
+				for _, p := range pods {
+					if p.UID == uid {
+						return p, true
+					}
 				}
-			}
-			return nil, false
+				return nil, false
+			},
+			Subscribe: func() (*pod.Inbox[pod.UID], func()) { return pod.NewInbox[pod.UID](), func() {} },
 		},
-		Subscribe: func() (*pod.Inbox[pod.UID], func()) { return pod.NewInbox[pod.UID](), func() {} },
-		ContainerLog: func(_ pod.UID, id pod.ContainerID) (string, error) {
+		Logs: func(_ pod.UID, id pod.ContainerID) (string, error) {
 			if id == "server" || id == "writer" {
 				return path, nil
 			}
 			return "", fmt.Errorf("container %s: %w", id, fs.ErrNotExist)
 		},
-		Problems: func() []manifest.Problem {
-			return []manifest.Problem{{Source: pod.FileSource, Path: filepath.Join("/m", "broken.yaml"), Severity: manifest.SeverityError, Message: "line 3: no", Since: time.Now()}}
+		Explain: server.Explain{
+			Problems: func() []manifest.Problem {
+				return []manifest.Problem{{Source: pod.FileSource, Path: filepath.Join("/m", "broken.yaml"), Severity: manifest.SeverityError, Message: "line 3: no", Since: time.Now()}}
+			},
+			Journal:    j,
+			Quarantine: storyQuarantine{},
 		},
-		Journal:    j,
-		Events:     storyEvents(),
-		Quarantine: storyQuarantine{},
-		Version: func() server.Version {
-			return server.Version{Version: "v1.2.3", PID: process.Process.Pid, NodeName: "box", RuntimeName: "containerd", RuntimeVersion: "v2", RuntimeEndpoint: "unix:///c.sock"}
+		Agent: server.Agent{
+			Version: func() server.Version {
+				return server.Version{Version: "v1.2.3", PID: process.Process.Pid, NodeName: "box", RuntimeName: "containerd", RuntimeVersion: "v2", RuntimeEndpoint: "unix:///c.sock"}
+			},
+			Stop: func(s server.StopScope) {
+				ts.Check(os.WriteFile(ts.MkAbs("stopped"), []byte(s.String()+"\n"), 0o600))
+				ts.Check(process.Process.Kill())
+			},
 		},
-		Stop: func(s server.StopScope) {
-			ts.Check(os.WriteFile(ts.MkAbs("stopped"), []byte(s.String()+"\n"), 0o600))
-			ts.Check(process.Process.Kill())
-		},
-		Healthz:     func() error { return nil },
-		Health:      storyHealth(ts).States,
-		Thresholds:  storyThresholds,
-		Resources:   storyResources,
-		Node:        func(context.Context) (*v1.Node, error) { return storyNode(), nil },
-		PruneImages: storyPrune,
-		Settings: func() ([]server.Setting, error) {
+		Health:     server.Health{Check: func() error { return nil }, Conditions: storyHealth(ts).States},
+		Thresholds: storyThresholds,
+		Resources:  storyResources,
+		Images:     storyPrune,
+		Configuration: server.Configuration{Settings: func() ([]server.Setting, error) {
 			return []server.Setting{{Path: "maxPods", Value: 50, From: "--max-pods"}}, nil
-		},
+		}},
 	}
 }
 
@@ -191,37 +192,6 @@ func storyHealth(ts *testscript.TestScript) *health.Table {
 	})
 	ts.Check(err)
 	return t
-}
-
-func storyEvents() *events.Store {
-	s := events.NewStore("kubelet", "box")
-	web := v1.ObjectReference{Kind: "Pod", Namespace: "default", Name: "hello-web", FieldPath: "spec.containers{server}"}
-	s.Add(v1.ObjectReference{Kind: "Node", Name: "box"}, v1.EventTypeNormal, "Starting", "Starting kubelet.")
-	s.Add(web, v1.EventTypeNormal, "Started", "Container started")
-	s.Add(web, v1.EventTypeWarning, "BackOff", "again")
-	s.Add(web, v1.EventTypeWarning, "BackOff", "again")
-	return s
-}
-
-func storyNode() *v1.Node {
-	has := v1.ResourceList{
-		v1.ResourceCPU: resource.MustParse("4"), v1.ResourceMemory: resource.MustParse("8Gi"), v1.ResourcePods: resource.MustParse("110"), "example.com/gpu": resource.MustParse("2"),
-	}
-	return &v1.Node{
-		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Node"},
-		ObjectMeta: metav1.ObjectMeta{Name: "box", Labels: map[string]string{"zone": "a", "node-role.kubernetes.io/edge": ""}},
-		Spec: v1.NodeSpec{Unschedulable: true, Taints: []v1.Taint{
-			{Key: "soft", Effect: v1.TaintEffectPreferNoSchedule}, {Key: "hard", Value: "yes", Effect: v1.TaintEffectNoExecute},
-		}},
-		Status: v1.NodeStatus{
-			Capacity: has, Allocatable: has,
-			Conditions: []v1.NodeCondition{{Type: v1.NodeReady, Status: v1.ConditionTrue, Reason: "KubeletReady", Message: "kubelet is posting ready status"}},
-			Addresses:  []v1.NodeAddress{{Type: v1.NodeInternalIP, Address: "10.0.0.7"}},
-			NodeInfo: v1.NodeSystemInfo{
-				OSImage: "Debian", KernelVersion: "6.18", Architecture: "amd64", OperatingSystem: "linux", ContainerRuntimeVersion: "containerd://v2", KubeletVersion: "v1.36.3+berth.1",
-			},
-		},
-	}
 }
 
 // storyQuarantine has set one pod aside.

@@ -134,7 +134,6 @@ type page struct {
 
 var errHeader = errors.New("has a damaged header")
 
-// pageAt reads a page.
 func (f *File) pageAt(id uint64) (page, error) {
 	if id >= uint64(f.size/f.pageSize) {
 		return page{}, errors.New("is beyond the end of the file")
@@ -212,14 +211,14 @@ func (p page) branchElement(i int) (id uint64, key []byte, ok bool) {
 
 // Leaves visits the keys of all pages that look like leaf pages, whether the tree has them or not.
 // A key may come more than once, with values that it had before. Entries have no path.
-func (f *File) Leaves(visit func(Entry)) { leaves(f, visit) }
+func (f *File) Leaves(visit func(Entry)) { visitLeaves(f, visit) }
 
 // LeavesWithoutMeta is File.Leaves for a file without a valid meta page.
 func LeavesWithoutMeta(r io.ReaderAt, size int64, pageSize int, visit func(Entry)) {
-	leaves(&File{r: r, size: size, pageSize: int64(pageSize)}, visit)
+	visitLeaves(&File{r: r, size: size, pageSize: int64(pageSize)}, visit)
 }
 
-func leaves(f *File, visit func(Entry)) {
+func visitLeaves(f *File, visit func(Entry)) {
 	for id := uint64(2); id < uint64(f.size/f.pageSize); id++ {
 		p, err := f.pageAt(id)
 		if err != nil || p.flags != leafPage {

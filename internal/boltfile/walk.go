@@ -8,9 +8,8 @@ import (
 	"slices"
 )
 
-// walk is one pass over the tree.
 type walk struct {
-	*File
+	file  *File
 	used  map[uint64]struct{} // pages that were reached
 	visit func(Entry)
 }
@@ -20,7 +19,7 @@ type walk struct {
 // file.
 func (f *File) Walk(visit func(Entry)) []Problem {
 	f.problems = nil
-	w := &walk{File: f, used: map[uint64]struct{}{}, visit: visit}
+	w := &walk{file: f, used: map[uint64]struct{}{}, visit: visit}
 	if need := f.meta.Pages; need > uint64(f.size/f.pageSize) {
 		f.problem(0, fmt.Sprintf("it has %d of its %d pages", f.size/f.pageSize, need))
 	}
@@ -35,27 +34,26 @@ func (f *File) problem(page uint64, what string) {
 	}
 }
 
-// maxProblems bounds how many problems are reported.
 const maxProblems = 1000
 
 // read returns a page that the file refers to; false if it is not one.
 func (w *walk) read(id uint64) (page, bool) {
-	if id < 2 || id >= w.meta.Pages {
-		w.problem(id, "is referred to, and does not exist")
+	if id < 2 || id >= w.file.meta.Pages {
+		w.file.problem(id, "is referred to, and does not exist")
 		return page{}, false
 	}
 	if _, again := w.used[id]; again {
-		w.problem(id, "is referred to twice")
+		w.file.problem(id, "is referred to twice")
 		return page{}, false
 	}
-	p, err := w.pageAt(id)
+	p, err := w.file.pageAt(id)
 	if err != nil {
-		w.problem(id, err.Error())
+		w.file.problem(id, err.Error())
 		return page{}, false
 	}
-	for i := range uint64(len(p.data)) / uint64(w.pageSize) {
+	for i := range uint64(len(p.data)) / uint64(w.file.pageSize) {
 		if _, again := w.used[id+i]; again {
-			w.problem(id+i, "is referred to twice")
+			w.file.problem(id+i, "is referred to twice")
 			return page{}, false
 		}
 		w.used[id+i] = struct{}{}
@@ -64,39 +62,39 @@ func (w *walk) read(id uint64) (page, bool) {
 }
 
 // tree visits the keys below a page, which are at least least and less than limit; nil is no bound.
-func (w *walk) tree(id uint64, bucket []string, least, limit []byte, depth int) {
+func (w *walk) tree(id uint64, bucket []string, low, high []byte, depth int) {
 	if depth > maxDepth {
-		w.problem(id, "is nested too deeply")
+		w.file.problem(id, "is nested too deeply")
 		return
 	}
 	p, ok := w.read(id)
 	if !ok {
 		return
 	}
-	w.inPage(p, bucket, least, limit, depth)
+	w.inPage(p, bucket, low, high, depth)
 }
 
-func (w *walk) inPage(p page, bucket []string, least, limit []byte, depth int) {
+func (w *walk) inPage(p page, bucket []string, low, high []byte, depth int) {
 	switch p.flags {
 	case leafPage:
-		w.leaf(p, bucket, least, limit, depth)
+		w.leaf(p, bucket, low, high, depth)
 	case branchPage:
-		w.branch(p, bucket, least, limit, depth)
+		w.branch(p, bucket, low, high, depth)
 	default:
-		w.problem(p.id, fmt.Sprintf("has type %#x where keys are expected", p.flags))
+		w.file.problem(p.id, fmt.Sprintf("has type %#x where keys are expected", p.flags))
 	}
 }
 
-func (w *walk) leaf(p page, bucket []string, least, limit []byte, depth int) {
+func (w *walk) leaf(p page, bucket []string, low, high []byte, depth int) {
 	var before []byte
 	for i := range p.count {
 		e, ok := p.leafElement(i)
 		if !ok {
-			w.problem(p.id, fmt.Sprintf("has a damaged element %d", i))
+			w.file.problem(p.id, fmt.Sprintf("has a damaged element %d", i))
 			continue
 		}
-		if before != nil && bytes.Compare(before, e.key) >= 0 || least != nil && bytes.Compare(e.key, least) < 0 || limit != nil && bytes.Compare(e.key, limit) >= 0 {
-			w.problem(p.id, fmt.Sprintf("has element %d in the wrong order", i))
+		if before != nil && bytes.Compare(before, e.key) >= 0 || low != nil && bytes.Compare(e.key, low) < 0 || high != nil && bytes.Compare(e.key, high) >= 0 {
+			w.file.problem(p.id, fmt.Sprintf("has element %d in the wrong order", i))
 			continue
 		}
 		before = e.key
@@ -111,7 +109,7 @@ func (w *walk) leaf(p page, bucket []string, least, limit []byte, depth int) {
 // nested visits a bucket that is the value of an element.
 func (w *walk) nested(p page, e element, bucket []string, depth int) {
 	if len(e.value) < bucketSize || len(bucket) >= maxDepth {
-		w.problem(p.id, fmt.Sprintf("has a damaged bucket %q", e.key))
+		w.file.problem(p.id, fmt.Sprintf("has a damaged bucket %q", e.key))
 		return
 	}
 	root, sequence := binary.NativeEndian.Uint64(e.value), binary.NativeEndian.Uint64(e.value[8:])
@@ -123,39 +121,39 @@ func (w *walk) nested(p page, e element, bucket []string, depth int) {
 	}
 	inline := e.value[bucketSize:]
 	if len(inline) < pageHeaderSize {
-		w.problem(p.id, fmt.Sprintf("has a damaged bucket %q", e.key))
+		w.file.problem(p.id, fmt.Sprintf("has a damaged bucket %q", e.key))
 		return
 	}
 	q := page{id: p.id, flags: binary.NativeEndian.Uint16(inline[8:]), count: int(binary.NativeEndian.Uint16(inline[10:])), data: inline}
 	if q.flags != leafPage {
-		w.problem(p.id, fmt.Sprintf("has a damaged bucket %q", e.key))
+		w.file.problem(p.id, fmt.Sprintf("has a damaged bucket %q", e.key))
 		return
 	}
 	w.leaf(q, path, nil, nil, depth+1)
 }
 
-func (w *walk) branch(p page, bucket []string, least, limit []byte, depth int) {
+func (w *walk) branch(p page, bucket []string, low, high []byte, depth int) {
 	if p.count == 0 {
-		w.problem(p.id, "is a branch without elements")
+		w.file.problem(p.id, "is a branch without elements")
 	}
 	for i := range p.count {
 		id, key, ok := p.branchElement(i)
 		if !ok {
-			w.problem(p.id, fmt.Sprintf("has a damaged element %d", i))
+			w.file.problem(p.id, fmt.Sprintf("has a damaged element %d", i))
 			continue
 		}
-		if least != nil && bytes.Compare(key, least) < 0 || limit != nil && bytes.Compare(key, limit) >= 0 {
-			w.problem(p.id, fmt.Sprintf("has element %d in the wrong order", i))
+		if low != nil && bytes.Compare(key, low) < 0 || high != nil && bytes.Compare(key, high) >= 0 {
+			w.file.problem(p.id, fmt.Sprintf("has element %d in the wrong order", i))
 			continue
 		}
-		end := limit
+		end := high
 		if i+1 < p.count {
 			if _, next, ok := p.branchElement(i + 1); ok {
 				end = next
 			}
 		}
 		if bytes.Equal(key, end) && end != nil {
-			w.problem(p.id, fmt.Sprintf("has element %d in the wrong order", i))
+			w.file.problem(p.id, fmt.Sprintf("has element %d in the wrong order", i))
 			continue
 		}
 		w.tree(id, bucket, key, end, depth+1)
@@ -164,7 +162,7 @@ func (w *walk) branch(p page, bucket []string, least, limit []byte, depth int) {
 
 // freelist checks that no page is free and in use, for bbolt would write over it.
 func (w *walk) freelist() {
-	id := w.meta.Freelist
+	id := w.file.meta.Freelist
 	if id == noFreelist {
 		return
 	}
@@ -178,15 +176,15 @@ func (w *walk) freelist() {
 		count, ids = binary.NativeEndian.Uint64(ids), ids[8:]
 	}
 	if p.flags != freelistPage || count > uint64(len(ids)/8) {
-		w.problem(id, "is not the list of free pages")
+		w.file.problem(id, "is not the list of free pages")
 		return
 	}
 	before := uint64(0)
 	for i := range count {
 		free := binary.NativeEndian.Uint64(ids[i*8:])
 		_, used := w.used[free]
-		if free < 2 || free >= w.meta.Pages || free <= before || used {
-			w.problem(id, fmt.Sprintf("lists page %d as free, which it is not", free))
+		if free < 2 || free >= w.file.meta.Pages || free <= before || used {
+			w.file.problem(id, fmt.Sprintf("lists page %d as free, which it is not", free))
 		}
 		before = free
 	}

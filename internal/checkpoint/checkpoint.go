@@ -217,7 +217,6 @@ func IsAside(name string) bool {
 	})
 }
 
-// fixes are the remedies for disk errors.
 var fixes = map[unix.Errno]string{
 	unix.ENOSPC: "free space on its file system",
 	unix.EDQUOT: "raise the quota, or free space on its file system",

@@ -19,11 +19,12 @@ type FileConfig[T any] struct {
 	Log     *slog.Logger
 }
 
-// WarmFile is one document on disk, JSON with a version, which is written as a whole. Changed and
-// Health are safe for concurrent use; the other methods are for the owner.
+// WarmFile is one document on disk, JSON with a version, which is written as a whole. Changed is
+// safe for concurrent use; Load is for the owner.
 type WarmFile[T any] struct {
 	FileConfig[T]
-	*Writer
+	// Writer writes the file.
+	Writer  *Writer
 	changed chan struct{} // capacity 1
 }
 

@@ -62,7 +62,7 @@ func newSaved(path string) *saved {
 func (k *saved) run(t *testing.T) (stop func()) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
-	go func() { done <- k.Run(ctx) }()
+	go func() { done <- k.Writer.Run(ctx) }()
 	return func() {
 		cancel()
 		if err := <-done; !errors.Is(err, context.Canceled) {
@@ -132,7 +132,7 @@ func TestWrittenBeforeItIsTold(t *testing.T) {
 		k.set(content{"a": 2})
 		k.Changed()
 		began := time.Now()
-		k.Flush(t.Context())
+		k.Writer.Flush(t.Context())
 		if got := load(t, path); !cmp.Equal(got, content{"a": 2}) || time.Since(began) != 0 {
 			t.Errorf("kept %v after %v", got, time.Since(began))
 		}
@@ -143,7 +143,7 @@ func TestWrittenBeforeItIsTold(t *testing.T) {
 		stop()
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
-		k.Flush(ctx) // nobody runs the file any more
+		k.Writer.Flush(ctx) // nobody runs the file any more
 		if n := k.written(); n != 2 {
 			t.Errorf("%d writes after the end", n)
 		}
@@ -175,7 +175,7 @@ func TestTriesAgain(t *testing.T) {
 				error
 				Since() time.Time
 			}
-			if err := k.Health(); !errors.As(err, &failing) || !failing.Since().Equal(began) ||
+			if err := k.Writer.Health(); !errors.As(err, &failing) || !failing.Since().Equal(began) ||
 				!strings.Contains(err.Error(), "counts not saved: write "+path+": ") {
 				t.Errorf("health %v", err)
 			}
@@ -184,7 +184,7 @@ func TestTriesAgain(t *testing.T) {
 			}
 			mend()
 			time.Sleep(11 * time.Second)
-			if err := k.Health(); err != nil {
+			if err := k.Writer.Health(); err != nil {
 				t.Errorf("health after it was mended: %v", err)
 			}
 			stop()

@@ -46,9 +46,10 @@ type LogConfig struct {
 // them.
 type WarmLog struct {
 	LogConfig
-	*Writer
-	path string
-	wake chan struct{} // capacity 1
+	// Writer writes the file.
+	Writer *Writer
+	path   string
+	wake   chan struct{} // capacity 1
 
 	pending []byte // guarded by Lock; frames that are not in the file yet
 	stale   bool   // guarded by Lock; the file lacks more than pending: it needs a snapshot
@@ -63,7 +64,6 @@ func NewLog(c LogConfig) *WarmLog {
 	return l
 }
 
-// header returns the first line of the file.
 func (l *WarmLog) header() string { return fmt.Sprintf("berth %s %d\n", l.Name, l.Version) }
 
 // Append queues a record for writing. The caller holds Lock; the record may be reused immediately.
@@ -77,10 +77,10 @@ func (l *WarmLog) Append(record []byte) {
 	if int64(len(l.pending)) > l.Limit {
 		l.pending, l.stale = nil, true
 	}
-	l.poke()
+	l.notify()
 }
 
-func (l *WarmLog) poke() {
+func (l *WarmLog) notify() {
 	select {
 	case l.wake <- struct{}{}:
 	default:
@@ -123,7 +123,7 @@ func (l *WarmLog) Load(replay func(record []byte) error) error {
 	l.Lock.Lock()
 	l.pending, l.stale = nil, true // nothing can be appended
 	l.Lock.Unlock()
-	l.poke()
+	l.notify()
 	return nil
 }
 
@@ -196,7 +196,6 @@ func unlessEnd(err error) error {
 	return err
 }
 
-// write updates the file.
 func (l *WarmLog) write() error {
 	l.Lock.Lock()
 	content := l.pending

@@ -48,7 +48,8 @@ type TableConfig[K ~string, V any] struct {
 // failure, also rewrites it: only the last line can be incomplete.
 type WarmTable[K ~string, V any] struct {
 	TableConfig[K, V]
-	*Writer
+	// Writer writes the file.
+	Writer *Writer
 
 	// Used only by Run's goroutine:
 	saved    map[K]struct{} // the keys in the file; nil: the next write rewrites it
@@ -121,7 +122,6 @@ func (t *WarmTable[K, V]) decode(b []byte) (map[K]V, error) {
 	}
 }
 
-// write updates the file.
 func (t *WarmTable[K, V]) write() error {
 	// The keys are taken before their entries are read: later changes add them again.
 	keys := t.Changes.Take()

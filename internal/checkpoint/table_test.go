@@ -73,7 +73,7 @@ func (t *table) wholes() int {
 func (t *table) run(tt *testing.T) (stop func()) {
 	ctx, cancel := context.WithCancel(tt.Context())
 	done := make(chan error, 1)
-	go func() { done <- t.Run(ctx) }()
+	go func() { done <- t.Writer.Run(ctx) }()
 	return func() {
 		cancel()
 		if err := <-done; !errors.Is(err, context.Canceled) {
@@ -115,12 +115,12 @@ func TestChangesAreAppended(t *testing.T) {
 			k.set(name, i+1)
 		}
 		defer k.run(t)()
-		k.Flush(t.Context())
+		k.Writer.Flush(t.Context())
 		for i := range 1000 {
 			name := fmt.Sprint(i % 100)
 			want[name] = i + 1000
 			k.set(name, want[name])
-			k.Flush(t.Context())
+			k.Writer.Flush(t.Context())
 		}
 		if n := k.wholes(); n != 1 || lines(t, path) != 1001 {
 			t.Errorf("%d whole writes, %d lines, want 1 and one for each change", n, lines(t, path))
@@ -128,17 +128,17 @@ func TestChangesAreAppended(t *testing.T) {
 		k.set("never there", 0)
 		k.set("5", 0)
 		delete(want, "5")
-		k.Flush(t.Context())
+		k.Writer.Flush(t.Context())
 		if n := k.wholes(); n != 2 || lines(t, path) != 1 {
 			t.Errorf("%d whole writes, %d lines, want 2 and 1", n, lines(t, path))
 		}
 		k.set("never there", 0)
-		k.Flush(t.Context())
+		k.Writer.Flush(t.Context())
 		k.set("6", 0)
 		delete(want, "6")
 		k.set("new", 7)
 		want["new"] = 7
-		k.Flush(t.Context())
+		k.Writer.Flush(t.Context())
 		if lines(t, path) != 2 {
 			t.Errorf("%d lines, want one for what changed", lines(t, path))
 		}
@@ -232,15 +232,15 @@ func TestTableOnAFullDisk(t *testing.T) {
 			k := newTable(path, "")
 			defer k.run(t)()
 			k.set("a", 1)
-			k.Flush(t.Context())
+			k.Writer.Flush(t.Context())
 			mend := checkpointtest.Full(t, dir, free)
 			k.set("b", 2)
-			k.Flush(t.Context())
-			if got, err := newTable(path, "").Load(); err != nil || got["a"] != 1 || k.Health() == nil && got["b"] != 2 {
-				t.Errorf("%d bytes free: kept %v, error %v, health %v", free, got, err, k.Health())
+			k.Writer.Flush(t.Context())
+			if got, err := newTable(path, "").Load(); err != nil || got["a"] != 1 || k.Writer.Health() == nil && got["b"] != 2 {
+				t.Errorf("%d bytes free: kept %v, error %v, health %v", free, got, err, k.Writer.Health())
 			}
 			k.set("c", 3)
-			k.Flush(t.Context())
+			k.Writer.Flush(t.Context())
 			if got, err := newTable(path, "").Load(); err != nil || got["a"] != 1 {
 				t.Errorf("%d bytes free: kept %v, error %v", free, got, err)
 			}

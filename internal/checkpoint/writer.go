@@ -104,7 +104,7 @@ func (w *Writer) Run(ctx context.Context) error {
 			continue
 		case <-timer.C:
 		case done := <-w.wanted:
-			waiting = w.everybody(done)
+			waiting = w.waitingFlushes(done)
 		}
 		select {
 		case <-w.cfg.Wake: // written now
@@ -147,8 +147,8 @@ func (w *Writer) write() error {
 	return err
 }
 
-// everybody returns first and all other channels that wait for a write.
-func (w *Writer) everybody(first chan struct{}) []chan struct{} {
+// waitingFlushes returns first and all other channels that wait for a write.
+func (w *Writer) waitingFlushes(first chan struct{}) []chan struct{} {
 	waiting := []chan struct{}{first}
 	for {
 		select {

@@ -14,7 +14,6 @@ import (
 // document is a configuration as decoded JSON, with only the fields that are set.
 type document = map[string]any
 
-// configurationType is the type of every document.
 var configurationType = reflect.TypeFor[KubeletConfiguration]()
 
 // mergePatch merges patch into target as a JSON merge patch (RFC 7386): objects merge, null
@@ -38,7 +37,6 @@ func mergePatch(target, patch document) {
 	}
 }
 
-// setField sets the field at a dotted path.
 func setField(target document, path string, value any) {
 	names := strings.Split(path, ".")
 	for _, name := range names[:len(names)-1] {
@@ -75,7 +73,6 @@ func Document(values map[string]any) map[string]any {
 	return doc
 }
 
-// fieldAt returns the value at a dotted path.
 func fieldAt(doc document, path string) (any, bool) {
 	var value any = doc
 	for name := range strings.SplitSeq(path, ".") {

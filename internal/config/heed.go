@@ -53,7 +53,7 @@ func (k *Kubelet) unsupportedWarnings(flags *Flags) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	fields, err = k.chosen(fields, flags)
+	fields, err = k.explicitFields(fields, flags)
 	if err != nil {
 		return nil, err
 	}
@@ -73,8 +73,9 @@ func (k *Kubelet) unsupportedWarnings(flags *Flags) ([]string, error) {
 	return warnings, nil
 }
 
-// chosen returns the fields that differ from their defaults, except those of flags without effect.
-func (k *Kubelet) chosen(fields []Field, flags *Flags) ([]Field, error) {
+// explicitFields returns the fields that differ from their defaults, except those of flags without
+// effect.
+func (k *Kubelet) explicitFields(fields []Field, flags *Flags) ([]Field, error) {
 	unset := &KubeletConfiguration{}
 	setDefaults(unset)
 	doc, err := toDocument(unset)
@@ -84,8 +85,8 @@ func (k *Kubelet) chosen(fields []Field, flags *Flags) ([]Field, error) {
 	defaults := map[string]any{}
 	visitFields(doc, func(path string, value any) { defaults[path] = value })
 	return slices.DeleteFunc(fields, func(f Field) bool {
-		told := f.Origin.Kind == FromFlag && flags.named[strings.TrimPrefix(f.Origin.Name, "--")].Group == NoEffectGroup
-		return told || f.Origin.Kind == FromDefault || reflect.DeepEqual(defaults[f.Path], f.Value)
+		ignored := f.Origin.Kind == FromFlag && flags.named[strings.TrimPrefix(f.Origin.Name, "--")].Group == NoEffectGroup
+		return ignored || f.Origin.Kind == FromDefault || reflect.DeepEqual(defaults[f.Path], f.Value)
 	}), nil
 }
 

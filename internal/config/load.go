@@ -47,7 +47,7 @@ func Load(flags *Flags) (*Kubelet, error) {
 		c.ImageServiceEndpoint = c.ContainerRuntimeEndpoint
 	}
 	k.KubeletConfiguration, k.Origins = *c, l.origins
-	wrong := k.takeFlags(flags)
+	wrong := k.setFlags(flags)
 	k.Flags = flagSettings(flags, k.Origins)
 	unheeded, err := k.unsupportedWarnings(flags)
 	if err != nil {
@@ -133,8 +133,8 @@ func (l *layers) mergeGates(gates document, origin Origin) {
 	}
 }
 
-// takeFlags sets the values of flags that are not fields, and returns their errors.
-func (k *Kubelet) takeFlags(flags *Flags) (wrong []error) {
+// setFlags sets the values of flags that are not fields, and returns their errors.
+func (k *Kubelet) setFlags(flags *Flags) (wrong []error) {
 	k.Kubeconfig, k.BootstrapKubeconfig = flags.text("kubeconfig"), flags.text("bootstrap-kubeconfig")
 	k.RootDir, k.CertDir = flags.text("root-dir"), flags.text("cert-dir")
 	k.HostnameOverride = strings.ToLower(strings.TrimSpace(flags.text("hostname-override")))

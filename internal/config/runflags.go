@@ -49,10 +49,11 @@ func LoadRun(flags *Flags) (*KubeletConfiguration, error) {
 	merged := true
 	given.MergeDefaultEvictionSettings = &merged
 	setDefaults(given)
-	c := &check{Kubelet: &Kubelet{KubeletConfiguration: *given, Origins: l.origins}}
-	c.eviction()
-	c.logs()
-	c.shutdown()
+	k := &Kubelet{KubeletConfiguration: *given, Origins: l.origins}
+	c := &check{kubelet: k}
+	validateEviction(c, k)
+	validateLogs(c, k)
+	validateShutdown(c, k)
 	given.EnforceNodeAllocatable = nil // run mode reserves nothing
 	return given, errors.Join(c.errs...)
 }

@@ -14,7 +14,6 @@ type TLS struct {
 	Curves       []tls.CurveID
 }
 
-// tlsVersions are the values of tlsMinVersion.
 var tlsVersions = map[string]uint16{
 	"VersionTLS10": tls.VersionTLS10, "VersionTLS11": tls.VersionTLS11, "VersionTLS12": tls.VersionTLS12, "VersionTLS13": tls.VersionTLS13,
 }
@@ -44,17 +43,17 @@ func (k *Kubelet) TLS() TLS {
 	return t
 }
 
-func (c *check) tls() {
-	if v := c.TLSMinVersion; v != "" {
+func validateTLS(c *check, k *Kubelet) {
+	if v := k.TLSMinVersion; v != "" {
 		c.oneOf("tlsMinVersion", v, slices.Sorted(maps.Keys(tlsVersions))...)
 	}
 	names := slices.Sorted(maps.Keys(cipherSuites))
-	for i, name := range c.TLSCipherSuites {
+	for i, name := range k.TLSCipherSuites {
 		if _, ok := cipherSuites[name]; !ok {
 			c.fail(fmt.Sprintf("tlsCipherSuites[%d]", i), "%q is no cipher suite%s", name, orMeant(name, names))
 		}
 	}
-	for i, id := range c.TLSCurvePreferences {
+	for i, id := range k.TLSCurvePreferences {
 		c.between(fmt.Sprintf("tlsCurvePreferences[%d]", i), int64(id), 1, 65535)
 	}
 }

@@ -12,34 +12,33 @@ import (
 // check collects the errors of a configuration. Each names the origin of the value, its field, and
 // the remedy.
 type check struct {
-	*Kubelet
-	errs []error
+	kubelet *Kubelet
+	errs    []error
 }
 
 // validate returns all errors of a configuration whose types are valid.
 func (k *Kubelet) validate() []error {
-	c := &check{Kubelet: k}
-	c.flags()
-	c.staticPods()
-	c.servers()
-	c.node()
-	c.runtime()
-	c.images()
-	c.pods()
-	c.logs()
-	c.cgroups()
-	c.reservations()
-	c.topology()
-	c.eviction()
-	c.shutdown()
-	c.rest()
+	c := &check{kubelet: k}
+	validateFlags(c, k)
+	validateStaticPods(c, k)
+	validateServers(c, k)
+	validateNode(c, k)
+	validateRuntime(c, k)
+	validateImages(c, k)
+	validatePods(c, k)
+	validateLogs(c, k)
+	validateCgroups(c, k)
+	validateReservations(c, k)
+	validateTopology(c, k)
+	validateEviction(c, k)
+	validateShutdown(c, k)
+	validateOthers(c, k)
 	return c.errs
 }
 
-// fail records an error of the field.
 func (c *check) fail(path, format string, args ...any) {
 	problem := fmt.Sprintf(format, args...)
-	switch origin := c.Origins.Of(path); origin.Kind {
+	switch origin := c.kubelet.Origins.Of(path); origin.Kind {
 	case FromDefault, FromFlag:
 		c.errs = append(c.errs, fmt.Errorf("%s: %s", c.written(path, origin), problem))
 	default:
@@ -111,51 +110,51 @@ func wordList(words []string) string {
 
 // needsGate checks that the feature gate of a field is on.
 func (c *check) needsGate(path, gate string) {
-	if !c.FeatureEnabled(gate) {
+	if !c.kubelet.FeatureEnabled(gate) {
 		c.fail(path, "needs the feature gate %s; set featureGates[%s] to true", gate, gate)
 	}
 }
 
-func (c *check) staticPods() {
-	c.positive("syncFrequency", c.SyncFrequency.Duration)
-	c.positive("fileCheckFrequency", c.FileCheckFrequency.Duration)
-	c.positive("httpCheckFrequency", c.HTTPCheckFrequency.Duration)
-	if c.StaticPodURL != "" {
-		c.url("staticPodURL", c.StaticPodURL)
+func validateStaticPods(c *check, k *Kubelet) {
+	c.positive("syncFrequency", k.SyncFrequency.Duration)
+	c.positive("fileCheckFrequency", k.FileCheckFrequency.Duration)
+	c.positive("httpCheckFrequency", k.HTTPCheckFrequency.Duration)
+	if k.StaticPodURL != "" {
+		c.url("staticPodURL", k.StaticPodURL)
 	}
-	c.header("staticPodURLHeader", c.StaticPodURLHeader)
-	if c.RunOnce {
+	c.header("staticPodURLHeader", k.StaticPodURLHeader)
+	if k.RunOnce {
 		c.fail("runOnce", "is not supported any more; use `berth run --once`, or leave it out")
 	}
 }
 
-func (c *check) images() {
-	c.atLeast("registryPullQPS", int64(*c.RegistryPullQPS), 0)
-	c.atLeast("registryBurst", int64(c.RegistryBurst), 0)
-	if n := c.MaxParallelImagePulls; n != nil {
+func validateImages(c *check, k *Kubelet) {
+	c.atLeast("registryPullQPS", int64(*k.RegistryPullQPS), 0)
+	c.atLeast("registryBurst", int64(k.RegistryBurst), 0)
+	if n := k.MaxParallelImagePulls; n != nil {
 		c.atLeast("maxParallelImagePulls", int64(*n), 1)
-		if *n > 1 && *c.SerializeImagePulls {
+		if *n > 1 && *k.SerializeImagePulls {
 			c.fail("maxParallelImagePulls", "%d contradicts serializeImagePulls: true; set that to false", *n)
 		}
 	}
-	c.notNegative("imageMinimumGCAge", c.ImageMinimumGCAge.Duration)
-	c.notNegative("imageMaximumGCAge", c.ImageMaximumGCAge.Duration)
-	if age := c.ImageMaximumGCAge.Duration; age > 0 && age <= c.ImageMinimumGCAge.Duration {
-		c.fail("imageMaximumGCAge", "%v is not more than imageMinimumGCAge, %v", age, c.ImageMinimumGCAge.Duration)
+	c.notNegative("imageMinimumGCAge", k.ImageMinimumGCAge.Duration)
+	c.notNegative("imageMaximumGCAge", k.ImageMaximumGCAge.Duration)
+	if age := k.ImageMaximumGCAge.Duration; age > 0 && age <= k.ImageMinimumGCAge.Duration {
+		c.fail("imageMaximumGCAge", "%v is not more than imageMinimumGCAge, %v", age, k.ImageMinimumGCAge.Duration)
 	}
-	high, low := int64(*c.ImageGCHighThresholdPercent), int64(*c.ImageGCLowThresholdPercent)
+	high, low := int64(*k.ImageGCHighThresholdPercent), int64(*k.ImageGCLowThresholdPercent)
 	c.between("imageGCHighThresholdPercent", high, 0, 100)
 	c.between("imageGCLowThresholdPercent", low, 0, 100)
 	if low >= high {
 		c.fail("imageGCLowThresholdPercent", "%d is not less than imageGCHighThresholdPercent, %d", low, high)
 	}
-	policy := c.ImagePullCredentialsVerificationPolicy
+	policy := k.ImagePullCredentialsVerificationPolicy
 	c.oneOf("imagePullCredentialsVerificationPolicy", string(policy),
 		string(NeverVerify), string(NeverVerifyPreloadedImages), string(NeverVerifyAllowlistedImages), string(AlwaysVerify))
-	if len(c.PreloadedImagesVerificationAllowlist) > 0 && policy != NeverVerifyAllowlistedImages {
+	if len(k.PreloadedImagesVerificationAllowlist) > 0 && policy != NeverVerifyAllowlistedImages {
 		c.fail("preloadedImagesVerificationAllowlist", "is read with imagePullCredentialsVerificationPolicy: %s only", NeverVerifyAllowlistedImages)
 	}
-	for i, image := range c.PreloadedImagesVerificationAllowlist {
+	for i, image := range k.PreloadedImagesVerificationAllowlist {
 		path := fmt.Sprintf("preloadedImagesVerificationAllowlist[%d]", i)
 		name := strings.TrimSuffix(image, "/*")
 		last := name[strings.LastIndex(name, "/")+1:]
@@ -166,27 +165,27 @@ func (c *check) images() {
 			c.fail(path, "%q: leave out tag and digest", image)
 		}
 	}
-	if (c.ImageCredentialProviderConfig == "") != (c.ImageCredentialProviderBinDir == "") {
+	if (k.ImageCredentialProviderConfig == "") != (k.ImageCredentialProviderBinDir == "") {
 		c.fail("--image-credential-provider-config", "goes with --image-credential-provider-bin-dir: give both or neither")
 	}
 }
 
-func (c *check) logs() {
-	if !strings.HasPrefix(c.PodLogsDir, "/") {
-		c.fail("podLogsDir", "%q is not absolute", c.PodLogsDir)
+func validateLogs(c *check, k *Kubelet) {
+	if !strings.HasPrefix(k.PodLogsDir, "/") {
+		c.fail("podLogsDir", "%q is not absolute", k.PodLogsDir)
 	}
-	c.quantity("containerLogMaxSize", c.ContainerLogMaxSize)
-	c.atLeast("containerLogMaxFiles", int64(*c.ContainerLogMaxFiles), 2)
-	c.atLeast("containerLogMaxWorkers", int64(*c.ContainerLogMaxWorkers), 1)
-	if d := c.ContainerLogMonitorInterval.Duration; d < 3*time.Second {
+	c.quantity("containerLogMaxSize", k.ContainerLogMaxSize)
+	c.atLeast("containerLogMaxFiles", int64(*k.ContainerLogMaxFiles), 2)
+	c.atLeast("containerLogMaxWorkers", int64(*k.ContainerLogMaxWorkers), 1)
+	if d := k.ContainerLogMonitorInterval.Duration; d < 3*time.Second {
 		c.fail("containerLogMonitorInterval", "%v is less than 3s", d)
 	}
-	c.oneOf("logging.format", c.Logging.Format, "text", "json")
-	c.notNegative("logging.flushFrequency", c.Logging.FlushFrequency.Duration)
+	c.oneOf("logging.format", k.Logging.Format, "text", "json")
+	c.notNegative("logging.flushFrequency", k.Logging.FlushFrequency.Duration)
 }
 
-func (c *check) shutdown() {
-	total, critical := c.ShutdownGracePeriod.Duration, c.ShutdownGracePeriodCriticalPods.Duration
+func validateShutdown(c *check, k *Kubelet) {
+	total, critical := k.ShutdownGracePeriod.Duration, k.ShutdownGracePeriodCriticalPods.Duration
 	for _, f := range []struct {
 		path string
 		d    time.Duration
@@ -201,7 +200,7 @@ func (c *check) shutdown() {
 	if total > 0 {
 		c.needsGate("shutdownGracePeriod", "GracefulNodeShutdown")
 	}
-	if len(c.ShutdownGracePeriodByPodPriority) == 0 {
+	if len(k.ShutdownGracePeriodByPodPriority) == 0 {
 		return
 	}
 	const byPriority = "shutdownGracePeriodByPodPriority"
@@ -211,7 +210,7 @@ func (c *check) shutdown() {
 		c.fail(byPriority, "excludes shutdownGracePeriod and shutdownGracePeriodCriticalPods: set one or the other")
 	}
 	seen := map[int32]bool{}
-	for i, entry := range c.ShutdownGracePeriodByPodPriority {
+	for i, entry := range k.ShutdownGracePeriodByPodPriority {
 		path := fmt.Sprintf("%s[%d]", byPriority, i)
 		if seen[entry.Priority] {
 			c.fail(path+".priority", "%d is there twice", entry.Priority)
@@ -221,16 +220,16 @@ func (c *check) shutdown() {
 	}
 }
 
-func (c *check) rest() {
-	c.between("oomScoreAdj", int64(*c.OOMScoreAdj), -1000, 1000)
-	c.atLeast("maxOpenFiles", c.MaxOpenFiles, 0)
-	if t := c.Tracing; t != nil {
+func validateOthers(c *check, k *Kubelet) {
+	c.between("oomScoreAdj", int64(*k.OOMScoreAdj), -1000, 1000)
+	c.atLeast("maxOpenFiles", k.MaxOpenFiles, 0)
+	if t := k.Tracing; t != nil {
 		c.between("tracing.samplingRatePerMillion", int64(ptr.Deref(t.SamplingRatePerMillion, 0)), 0, 1_000_000)
 	}
-	if v := c.ShowHiddenMetricsForVersion; v != "" && v != PreviousMinor {
+	if v := k.ShowHiddenMetricsForVersion; v != "" && v != PreviousMinor {
 		c.fail("showHiddenMetricsForVersion", "%q is not the minor version before this one; set it to %q, or leave it out", v, PreviousMinor)
 	}
-	if *c.EnableSystemLogQuery && !*c.EnableSystemLogHandler {
+	if *k.EnableSystemLogQuery && !*k.EnableSystemLogHandler {
 		c.fail("enableSystemLogQuery", "needs enableSystemLogHandler: true")
 	}
 }

@@ -12,7 +12,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
-// signals are the signals of eviction thresholds.
 var signals = []string{
 	"memory.available", "allocatableMemory.available",
 	"nodefs.available", "nodefs.inodesFree",
@@ -21,26 +20,26 @@ var signals = []string{
 	"pid.available",
 }
 
-func (c *check) eviction() {
-	c.notNegative("evictionPressureTransitionPeriod", c.EvictionPressureTransitionPeriod.Duration)
-	c.thresholds("evictionHard", c.EvictionHard)
-	c.thresholds("evictionSoft", c.EvictionSoft)
-	c.amounts("evictionMinimumReclaim", c.EvictionMinimumReclaim)
-	for _, signal := range slices.Sorted(maps.Keys(c.EvictionSoft)) {
-		if c.EvictionSoftGracePeriod[signal] == "" {
+func validateEviction(c *check, k *Kubelet) {
+	c.notNegative("evictionPressureTransitionPeriod", k.EvictionPressureTransitionPeriod.Duration)
+	c.thresholds("evictionHard", k.EvictionHard)
+	c.thresholds("evictionSoft", k.EvictionSoft)
+	c.amounts("evictionMinimumReclaim", k.EvictionMinimumReclaim)
+	for _, signal := range slices.Sorted(maps.Keys(k.EvictionSoft)) {
+		if k.EvictionSoftGracePeriod[signal] == "" {
 			path := fmt.Sprintf("evictionSoft[%s]", signal)
 			fix := fmt.Sprintf("set evictionSoftGracePeriod[%s]", signal)
-			if c.Origins.Of(path).Kind == FromFlag {
+			if k.Origins.Of(path).Kind == FromFlag {
 				fix = fmt.Sprintf("give --eviction-soft-grace-period %s=1m30s, or another time", signal)
 			}
 			c.fail(path, "grace period must be specified for the soft eviction threshold %s; %s", signal, fix)
 		}
 	}
-	for _, signal := range slices.Sorted(maps.Keys(c.EvictionSoftGracePeriod)) {
+	for _, signal := range slices.Sorted(maps.Keys(k.EvictionSoftGracePeriod)) {
 		path := fmt.Sprintf("evictionSoftGracePeriod[%s]", signal)
 		c.signal(path, signal)
-		if d, err := time.ParseDuration(c.EvictionSoftGracePeriod[signal]); err != nil || d < 0 {
-			c.fail(path, `%q is no duration, such as "1m30s"`, c.EvictionSoftGracePeriod[signal])
+		if d, err := time.ParseDuration(k.EvictionSoftGracePeriod[signal]); err != nil || d < 0 {
+			c.fail(path, `%q is no duration, such as "1m30s"`, k.EvictionSoftGracePeriod[signal])
 		}
 	}
 }

@@ -13,75 +13,75 @@ import (
 	"k8s.io/utils/cpuset"
 )
 
-func (c *check) cgroups() {
-	c.oneOf("cgroupDriver", c.CgroupDriver, "cgroupfs", "systemd")
+func validateCgroups(c *check, k *Kubelet) {
+	c.oneOf("cgroupDriver", k.CgroupDriver, "cgroupfs", "systemd")
 	for _, f := range []struct{ path, cgroup string }{
-		{"cgroupRoot", c.CgroupRoot},
-		{"kubeletCgroups", c.KubeletCgroups},
-		{"systemCgroups", c.SystemCgroups},
-		{"systemReservedCgroup", c.SystemReservedCgroup},
-		{"kubeReservedCgroup", c.KubeReservedCgroup},
-		{"--runtime-cgroups", c.RuntimeCgroups},
+		{"cgroupRoot", k.CgroupRoot},
+		{"kubeletCgroups", k.KubeletCgroups},
+		{"systemCgroups", k.SystemCgroups},
+		{"systemReservedCgroup", k.SystemReservedCgroup},
+		{"kubeReservedCgroup", k.KubeReservedCgroup},
+		{"--runtime-cgroups", k.RuntimeCgroups},
 	} {
 		if strings.ContainsAny(f.cgroup, "\x00\n") || slices.Contains(strings.Split(f.cgroup, "/"), "..") {
 			c.fail(f.path, `%q is no name of a cgroup, such as "/system.slice"`, f.cgroup)
 		}
 	}
-	if c.SystemCgroups != "" && c.CgroupRoot == "" {
+	if k.SystemCgroups != "" && k.CgroupRoot == "" {
 		c.fail("systemCgroups", "needs cgroupRoot")
 	}
-	if c.SystemCgroups != "" && strings.Trim(c.SystemCgroups, "/") == "" {
-		c.fail("systemCgroups", `%q is the cgroup that processes are moved out of; name another, such as "/system"`, c.SystemCgroups)
+	if k.SystemCgroups != "" && strings.Trim(k.SystemCgroups, "/") == "" {
+		c.fail("systemCgroups", `%q is the cgroup that processes are moved out of; name another, such as "/system"`, k.SystemCgroups)
 	}
-	if d := c.CPUCFSQuotaPeriod.Duration; d < time.Millisecond || d > time.Second {
+	if d := k.CPUCFSQuotaPeriod.Duration; d < time.Millisecond || d > time.Second {
 		c.fail("cpuCFSQuotaPeriod", "%v is not between 1ms and 1s", d)
 	}
-	c.oneOf("memorySwap.swapBehavior", c.MemorySwap.SwapBehavior, "", "NoSwap", "LimitedSwap")
-	if f := *c.MemoryThrottlingFactor; f <= 0 || f > 1 {
+	c.oneOf("memorySwap.swapBehavior", k.MemorySwap.SwapBehavior, "", "NoSwap", "LimitedSwap")
+	if f := *k.MemoryThrottlingFactor; f <= 0 || f > 1 {
 		c.fail("memoryThrottlingFactor", "%v is not more than 0 and at most 1", f)
 	}
-	c.oneOf("memoryReservationPolicy", string(c.MemoryReservationPolicy),
+	c.oneOf("memoryReservationPolicy", string(k.MemoryReservationPolicy),
 		string(NoneMemoryReservationPolicy), string(TieredReservationMemoryReservationPolicy))
-	if c.MemoryReservationPolicy == TieredReservationMemoryReservationPolicy {
+	if k.MemoryReservationPolicy == TieredReservationMemoryReservationPolicy {
 		c.needsGate("memoryReservationPolicy", "MemoryQoS")
 	}
-	for _, name := range slices.Sorted(maps.Keys(c.QOSReserved)) {
+	for _, name := range slices.Sorted(maps.Keys(k.QOSReserved)) {
 		path := fmt.Sprintf("qosReserved[%s]", name)
 		c.needsGate(path, "QOSReserved")
 		if name != string(v1.ResourceMemory) {
 			c.fail(path, "only memory can be reserved by QoS class")
 		}
-		percent, isPercent := strings.CutSuffix(c.QOSReserved[name], "%")
+		percent, isPercent := strings.CutSuffix(k.QOSReserved[name], "%")
 		if n, err := strconv.Atoi(percent); !isPercent || err != nil || n < 0 || n > 100 {
-			c.fail(path, `%q is no percentage from "0%%" to "100%%"`, c.QOSReserved[name])
+			c.fail(path, `%q is no percentage from "0%%" to "100%%"`, k.QOSReserved[name])
 		}
 	}
 }
 
-// reservations checks the reservations for the host, and their enforcement.
-func (c *check) reservations() {
-	c.reserved("systemReserved", c.SystemReserved)
-	c.reserved("kubeReserved", c.KubeReserved)
-	if c.ReservedSystemCPUs != "" {
-		if _, err := cpuset.Parse(c.ReservedSystemCPUs); err != nil {
-			c.fail("reservedSystemCPUs", `%q is no list of CPUs such as "0-1,8"`, c.ReservedSystemCPUs)
+// validateReservations checks the reservations for the host, and their enforcement.
+func validateReservations(c *check, k *Kubelet) {
+	c.reserved("systemReserved", k.SystemReserved)
+	c.reserved("kubeReserved", k.KubeReserved)
+	if k.ReservedSystemCPUs != "" {
+		if _, err := cpuset.Parse(k.ReservedSystemCPUs); err != nil {
+			c.fail("reservedSystemCPUs", `%q is no list of CPUs such as "0-1,8"`, k.ReservedSystemCPUs)
 		}
-		if c.SystemReservedCgroup != "" || c.KubeReservedCgroup != "" {
+		if k.SystemReservedCgroup != "" || k.KubeReservedCgroup != "" {
 			c.fail("reservedSystemCPUs", "excludes systemReservedCgroup and kubeReservedCgroup")
 		}
 	}
 
-	enforced := c.EnforceNodeAllocatable
+	enforced := k.EnforceNodeAllocatable
 	const path = "enforceNodeAllocatable"
 	if slices.Contains(enforced, "none") && len(enforced) > 1 {
 		c.fail(path, "none excludes the others: %s", strings.Join(enforced, ", "))
 	}
-	if !*c.CgroupsPerQOS {
+	if !*k.CgroupsPerQOS {
 		c.fail("cgroupsPerQOS", "false is not supported: pods always have cgroups of their own; set it to true, or leave it out")
 	}
 	cgroups := map[string]struct{ field, value string }{
-		"system-reserved": {"systemReservedCgroup", c.SystemReservedCgroup},
-		"kube-reserved":   {"kubeReservedCgroup", c.KubeReservedCgroup},
+		"system-reserved": {"systemReservedCgroup", k.SystemReservedCgroup},
+		"kube-reserved":   {"kubeReservedCgroup", k.KubeReservedCgroup},
 	}
 	for i, level := range enforced {
 		at := fmt.Sprintf("%s[%d]", path, i)
@@ -99,7 +99,6 @@ func (c *check) reservations() {
 	}
 }
 
-// reserved checks a map of resource names to quantities.
 func (c *check) reserved(field string, resources map[string]string) {
 	for _, name := range slices.Sorted(maps.Keys(resources)) {
 		path := fmt.Sprintf("%s[%s]", field, name)
@@ -115,7 +114,6 @@ func (c *check) reserved(field string, resources map[string]string) {
 	}
 }
 
-// quantity checks and returns a quantity.
 func (c *check) quantity(path, value string) (resource.Quantity, bool) {
 	q, err := resource.ParseQuantity(value)
 	if err != nil {
@@ -124,14 +122,13 @@ func (c *check) quantity(path, value string) (resource.Quantity, bool) {
 	return q, err == nil
 }
 
-// topology checks the CPU, memory and topology managers.
-func (c *check) topology() {
-	c.oneOf("cpuManagerPolicy", c.CPUManagerPolicy, "none", "static")
-	c.positive("cpuManagerReconcilePeriod", c.CPUManagerReconcilePeriod.Duration)
-	if c.CPUManagerPolicy == "static" && c.ReservedSystemCPUs == "" && !c.reserves("cpu") {
+func validateTopology(c *check, k *Kubelet) {
+	c.oneOf("cpuManagerPolicy", k.CPUManagerPolicy, "none", "static")
+	c.positive("cpuManagerReconcilePeriod", k.CPUManagerReconcilePeriod.Duration)
+	if k.CPUManagerPolicy == "static" && k.ReservedSystemCPUs == "" && !reservesForHost(k, "cpu") {
 		c.fail("cpuManagerPolicy", "static needs CPUs for the host: set reservedSystemCPUs, or cpu in systemReserved or kubeReserved")
 	}
-	c.options("cpuManagerPolicyOptions", c.CPUManagerPolicyOptions, map[string]string{
+	c.options("cpuManagerPolicyOptions", k.CPUManagerPolicyOptions, map[string]string{
 		"full-pcpus-only":                  "",
 		"strict-cpu-reservation":           "",
 		"prefer-align-cpus-by-uncorecache": "",
@@ -140,8 +137,8 @@ func (c *check) topology() {
 		"distribute-cpus-across-cores":     "CPUManagerPolicyAlphaOptions",
 	})
 
-	c.oneOf("memoryManagerPolicy", c.MemoryManagerPolicy, "None", "Static")
-	if c.MemoryManagerPolicy == "Static" && len(c.ReservedMemory) == 0 {
+	c.oneOf("memoryManagerPolicy", k.MemoryManagerPolicy, "None", "Static")
+	if k.MemoryManagerPolicy == "Static" && len(k.ReservedMemory) == 0 {
 		c.fail("memoryManagerPolicy", "Static needs reservedMemory")
 	}
 	type reservation struct {
@@ -149,7 +146,7 @@ func (c *check) topology() {
 		name v1.ResourceName
 	}
 	seen := map[reservation]bool{}
-	for i, m := range c.ReservedMemory {
+	for i, m := range k.ReservedMemory {
 		path := fmt.Sprintf("reservedMemory[%d]", i)
 		c.atLeast(path+".numaNode", int64(m.NumaNode), 0)
 		if len(m.Limits) == 0 {
@@ -170,20 +167,20 @@ func (c *check) topology() {
 		}
 	}
 
-	c.oneOf("topologyManagerPolicy", c.TopologyManagerPolicy, "none", "best-effort", "restricted", "single-numa-node")
-	c.oneOf("topologyManagerScope", c.TopologyManagerScope, "container", "pod")
+	c.oneOf("topologyManagerPolicy", k.TopologyManagerPolicy, "none", "best-effort", "restricted", "single-numa-node")
+	c.oneOf("topologyManagerScope", k.TopologyManagerScope, "container", "pod")
 	const numaNodes = "max-allowable-numa-nodes"
-	c.options("topologyManagerPolicyOptions", c.TopologyManagerPolicyOptions, map[string]string{"prefer-closest-numa-nodes": "", numaNodes: ""})
-	if value, ok := c.TopologyManagerPolicyOptions[numaNodes]; ok {
+	c.options("topologyManagerPolicyOptions", k.TopologyManagerPolicyOptions, map[string]string{"prefer-closest-numa-nodes": "", numaNodes: ""})
+	if value, ok := k.TopologyManagerPolicyOptions[numaNodes]; ok {
 		if n, err := strconv.Atoi(value); err != nil || n < 8 {
 			c.fail(fmt.Sprintf("topologyManagerPolicyOptions[%s]", numaNodes), "%q is no number from 8", value)
 		}
 	}
 }
 
-// reserves reports whether the resource is partly reserved for the host.
-func (c *check) reserves(name string) bool {
-	for _, reserved := range []map[string]string{c.SystemReserved, c.KubeReserved} {
+// reservesForHost reports whether the resource is partly reserved for the host.
+func reservesForHost(k *Kubelet, name string) bool {
+	for _, reserved := range []map[string]string{k.SystemReserved, k.KubeReserved} {
 		if q, err := resource.ParseQuantity(reserved[name]); err == nil && q.Sign() > 0 {
 			return true
 		}

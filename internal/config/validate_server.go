@@ -17,31 +17,31 @@ import (
 
 const maxPort = 65535
 
-func (c *check) servers() {
-	c.address("address", c.Address)
-	c.address("healthzBindAddress", c.HealthzBindAddress)
-	c.between("port", int64(c.Port), 1, maxPort)
-	c.between("readOnlyPort", int64(c.ReadOnlyPort), 0, maxPort)
-	c.between("healthzPort", int64(*c.HealthzPort), 0, maxPort)
+func validateServers(c *check, k *Kubelet) {
+	c.address("address", k.Address)
+	c.address("healthzBindAddress", k.HealthzBindAddress)
+	c.between("port", int64(k.Port), 1, maxPort)
+	c.between("readOnlyPort", int64(k.ReadOnlyPort), 0, maxPort)
+	c.between("healthzPort", int64(*k.HealthzPort), 0, maxPort)
 
-	c.oneOf("authorization.mode", string(c.Authorization.Mode), string(KubeletAuthorizationModeAlwaysAllow), string(KubeletAuthorizationModeWebhook))
-	c.notNegative("authentication.webhook.cacheTTL", c.Authentication.Webhook.CacheTTL.Duration)
-	c.notNegative("authorization.webhook.cacheAuthorizedTTL", c.Authorization.Webhook.CacheAuthorizedTTL.Duration)
-	c.notNegative("authorization.webhook.cacheUnauthorizedTTL", c.Authorization.Webhook.CacheUnauthorizedTTL.Duration)
-	if c.Standalone() && *c.EnableServer {
-		if *c.Authentication.Webhook.Enabled {
+	c.oneOf("authorization.mode", string(k.Authorization.Mode), string(KubeletAuthorizationModeAlwaysAllow), string(KubeletAuthorizationModeWebhook))
+	c.notNegative("authentication.webhook.cacheTTL", k.Authentication.Webhook.CacheTTL.Duration)
+	c.notNegative("authorization.webhook.cacheAuthorizedTTL", k.Authorization.Webhook.CacheAuthorizedTTL.Duration)
+	c.notNegative("authorization.webhook.cacheUnauthorizedTTL", k.Authorization.Webhook.CacheUnauthorizedTTL.Duration)
+	if k.Standalone() && *k.EnableServer {
+		if *k.Authentication.Webhook.Enabled {
 			c.fail("authentication.webhook.enabled", "needs an API server; give --kubeconfig, or set it to false")
 		}
-		if c.Authorization.Mode == KubeletAuthorizationModeWebhook {
+		if k.Authorization.Mode == KubeletAuthorizationModeWebhook {
 			c.fail("authorization.mode", "Webhook needs an API server; give --kubeconfig, or set it to AlwaysAllow")
 		}
 	}
 
-	if (c.TLSCertFile == "") != (c.TLSPrivateKeyFile == "") {
+	if (k.TLSCertFile == "") != (k.TLSPrivateKeyFile == "") {
 		c.fail("tlsCertFile", "goes with tlsPrivateKeyFile: set both or neither")
 	}
-	c.tls()
-	if c.ServerTLSBootstrap {
+	validateTLS(c, k)
+	if k.ServerTLSBootstrap {
 		c.needsGate("serverTLSBootstrap", "RotateKubeletServerCertificate")
 	}
 }
@@ -83,56 +83,56 @@ func (c *check) header(path string, header map[string][]string) {
 	}
 }
 
-// flags checks the values that only flags have.
-func (c *check) flags() {
-	if c.BootstrapKubeconfig != "" && c.Kubeconfig == "" {
+// validateFlags checks the values that only flags have.
+func validateFlags(c *check, k *Kubelet) {
+	if k.BootstrapKubeconfig != "" && k.Kubeconfig == "" {
 		c.fail("--bootstrap-kubeconfig", "needs --kubeconfig, the file that is written when the certificate has come")
 	}
-	if c.SELinux && c.RuntimeEndpoint() != "" {
+	if k.SELinux && k.RuntimeEndpoint() != "" {
 		c.fail("--selinux", "is for the runtime inside berth (containerRuntimeEndpoint: embedded); another one has its own configuration (of containerd: enable_selinux)")
 	}
 	switch deadline := "--image-pull-progress-deadline"; {
-	case c.ImagePullProgressDeadline <= 0:
-		c.fail(deadline, "%s: must be more than 0", c.ImagePullProgressDeadline)
-	case c.RuntimeEndpoint() != "" && c.Origins.Of(deadline).Kind != FromDefault:
+	case k.ImagePullProgressDeadline <= 0:
+		c.fail(deadline, "%s: must be more than 0", k.ImagePullProgressDeadline)
+	case k.RuntimeEndpoint() != "" && k.Origins.Of(deadline).Kind != FromDefault:
 		c.fail(deadline, "is for the runtime inside berth (containerRuntimeEndpoint: embedded); another one has its own configuration (of containerd: image_pull_progress_timeout)")
 	}
-	if !c.KeepObjects.IsValid() {
-		c.fail("--keep-objects", "%q: must be %s, %s or %s", c.KeepObjects, KeepPods, KeepAll, KeepNothing)
+	if !k.KeepObjects.IsValid() {
+		c.fail("--keep-objects", "%q: must be %s, %s or %s", k.KeepObjects, KeepPods, KeepAll, KeepNothing)
 	}
-	if c.RootDir == "" {
+	if k.RootDir == "" {
 		c.fail("--root-dir", `is empty; leave it out for /var/lib/kubelet`)
 	}
-	if c.CertDir == "" {
+	if k.CertDir == "" {
 		c.fail("--cert-dir", `is empty; leave it out for /var/lib/kubelet/pki`)
 	}
-	if c.HostnameOverride != "" {
-		if _, err := c.NodeName(""); err != nil {
+	if k.HostnameOverride != "" {
+		if _, err := k.NodeName(""); err != nil {
 			c.errs = append(c.errs, err)
 		}
 	}
 	switch {
-	case len(c.NodeIPs) > 2:
-		c.fail("--node-ip", "%v are more than two", c.NodeIPs)
-	case len(c.NodeIPs) == 2 && c.NodeIPs[0].Is4() == c.NodeIPs[1].Is4():
-		c.fail("--node-ip", "%v and %v are of one family; give one of IPv4 and one of IPv6", c.NodeIPs[0], c.NodeIPs[1])
+	case len(k.NodeIPs) > 2:
+		c.fail("--node-ip", "%v are more than two", k.NodeIPs)
+	case len(k.NodeIPs) == 2 && k.NodeIPs[0].Is4() == k.NodeIPs[1].Is4():
+		c.fail("--node-ip", "%v and %v are of one family; give one of IPv4 and one of IPv6", k.NodeIPs[0], k.NodeIPs[1])
 	}
-	if p := c.CloudProvider; p != "" && p != "external" {
+	if p := k.CloudProvider; p != "" && p != "external" {
 		c.fail("--cloud-provider", "%q is not supported any more: give external and run its cloud controller, or leave it out", p)
 	}
-	if c.ExitOnLockContention && c.LockFile == "" {
+	if k.ExitOnLockContention && k.LockFile == "" {
 		c.fail("--exit-on-lock-contention", "needs --lock-file")
 	}
-	c.notNegative("--minimum-container-ttl-duration", c.MinimumContainerTTL)
-	for _, key := range slices.Sorted(maps.Keys(c.NodeLabels)) {
+	c.notNegative("--minimum-container-ttl-duration", k.MinimumContainerTTL)
+	for _, key := range slices.Sorted(maps.Keys(k.NodeLabels)) {
 		if problems := validation.IsQualifiedName(key); len(problems) > 0 {
 			c.fail("--node-labels", "%q: %s", key, strings.Join(problems, "; "))
 		} else if !mayLabelItself(key) {
 			c.fail("--node-labels", "%q is reserved: of the names of Kubernetes a node may give itself those in %s, and %s", key,
 				strings.Join(ownNamespaces, " and "), strings.Join(ownLabels, ", "))
 		}
-		if problems := validation.IsValidLabelValue(c.NodeLabels[key]); len(problems) > 0 {
-			c.fail("--node-labels", "%s=%q: %s", key, c.NodeLabels[key], strings.Join(problems, "; "))
+		if problems := validation.IsValidLabelValue(k.NodeLabels[key]); len(problems) > 0 {
+			c.fail("--node-labels", "%s=%q: %s", key, k.NodeLabels[key], strings.Join(problems, "; "))
 		}
 	}
 }
@@ -158,17 +158,17 @@ func mayLabelItself(key string) bool {
 	return slices.Contains(ownLabels, key) || slices.ContainsFunc(ownNamespaces, within)
 }
 
-func (c *check) node() {
-	c.atLeast("kubeAPIBurst", int64(c.KubeAPIBurst), 0)
-	c.atLeast("eventRecordQPS", int64(*c.EventRecordQPS), 0)
-	c.atLeast("eventBurst", int64(c.EventBurst), 0)
-	c.positive("nodeStatusUpdateFrequency", c.NodeStatusUpdateFrequency.Duration)
-	c.positive("nodeStatusReportFrequency", c.NodeStatusReportFrequency.Duration)
-	c.atLeast("nodeLeaseDurationSeconds", int64(c.NodeLeaseDurationSeconds), 1)
-	c.atLeast("nodeStatusMaxImages", int64(*c.NodeStatusMaxImages), -1)
-	c.oneOf("configMapAndSecretChangeDetectionStrategy", string(c.ConfigMapAndSecretChangeDetectionStrategy),
+func validateNode(c *check, k *Kubelet) {
+	c.atLeast("kubeAPIBurst", int64(k.KubeAPIBurst), 0)
+	c.atLeast("eventRecordQPS", int64(*k.EventRecordQPS), 0)
+	c.atLeast("eventBurst", int64(k.EventBurst), 0)
+	c.positive("nodeStatusUpdateFrequency", k.NodeStatusUpdateFrequency.Duration)
+	c.positive("nodeStatusReportFrequency", k.NodeStatusReportFrequency.Duration)
+	c.atLeast("nodeLeaseDurationSeconds", int64(k.NodeLeaseDurationSeconds), 1)
+	c.atLeast("nodeStatusMaxImages", int64(*k.NodeStatusMaxImages), -1)
+	c.oneOf("configMapAndSecretChangeDetectionStrategy", string(k.ConfigMapAndSecretChangeDetectionStrategy),
 		string(GetChangeDetectionStrategy), string(TTLCacheChangeDetectionStrategy), string(WatchChangeDetectionStrategy))
-	for i, taint := range c.RegisterWithTaints {
+	for i, taint := range k.RegisterWithTaints {
 		path := fmt.Sprintf("registerWithTaints[%d]", i)
 		for _, problem := range validation.IsQualifiedName(taint.Key) {
 			c.fail(path+".key", "%q: %s", taint.Key, problem)
@@ -180,10 +180,10 @@ func (c *check) node() {
 	}
 }
 
-func (c *check) runtime() {
-	c.endpoint("containerRuntimeEndpoint", c.ContainerRuntimeEndpoint)
-	c.endpoint("imageServiceEndpoint", c.ImageServiceEndpoint)
-	c.positive("runtimeRequestTimeout", c.RuntimeRequestTimeout.Duration)
+func validateRuntime(c *check, k *Kubelet) {
+	c.endpoint("containerRuntimeEndpoint", k.ContainerRuntimeEndpoint)
+	c.endpoint("imageServiceEndpoint", k.ImageServiceEndpoint)
+	c.positive("runtimeRequestTimeout", k.RuntimeRequestTimeout.Duration)
 }
 
 func (c *check) endpoint(path, value string) {

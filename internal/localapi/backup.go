@@ -23,20 +23,20 @@ func SocketPath(runDir string) string { return filepath.Join(runDir, "api.sock")
 const backupPath = "/berth/backup"
 
 // handlerOf returns the handler of a listener's authorized requests.
-func (f *front) handlerOf(l listener, parts http.Handler) http.Handler {
+func (f *frontend) handlerOf(l listener, next http.Handler) http.Handler {
 	if l.tls != nil {
-		return parts
+		return next
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == backupPath {
 			f.serveBackup(w, r)
 			return
 		}
-		parts.ServeHTTP(w, r)
+		next.ServeHTTP(w, r)
 	})
 }
 
-func (f *front) serveBackup(w http.ResponseWriter, r *http.Request) {
+func (f *frontend) serveBackup(w http.ResponseWriter, r *http.Request) {
 	if r.Method != http.MethodPost {
 		w.Header().Set("Allow", http.MethodPost)
 		http.Error(w, "a backup is made by POST", http.StatusMethodNotAllowed)
@@ -83,7 +83,7 @@ func Backup(rootDir string, w io.Writer) (err error) {
 	if _, err := os.Stat(path); err != nil {
 		return fmt.Errorf("objects of the local API: %w; it has none before it was on", err)
 	}
-	s, err := store.Open(durable(rootDir, slog.Default()))
+	s, err := store.Open(storeConfig(rootDir, slog.Default()))
 	if err != nil {
 		return err
 	}

@@ -95,7 +95,7 @@ func TestBackupAndRestore(t *testing.T) {
 	}
 	s := openAPI(t, rootDir, runDir)
 	write(t, s, "before")
-	serveSocket(t, runDir, s.front.handlerOf(listener{name: "socket"}, s.parts))
+	serveSocket(t, runDir, s.frontend.handlerOf(listener{name: "socket"}, s.mux))
 	if err := BackupFromAgent(t.Context(), runDir, &online); err != nil {
 		t.Fatal(err)
 	}
@@ -147,7 +147,7 @@ func TestBackupIsServedByTheSocketAlone(t *testing.T) {
 	})
 	asked := func(l listener, method string) int {
 		w := httptest.NewRecorder()
-		s.front.handlerOf(l, s.parts).ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), method, backupPath, http.NoBody))
+		s.frontend.handlerOf(l, s.mux).ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), method, backupPath, http.NoBody))
 		return w.Code
 	}
 	if code := asked(listener{name: "socket"}, http.MethodPost); code != http.StatusOK {
@@ -167,11 +167,11 @@ func TestBackupThatIsBrokenOff(t *testing.T) {
 		t.Errorf("without an agent: %v", err)
 	}
 	s := openAPI(t, rootDir, runDir)
-	serveSocket(t, runDir, s.front.handlerOf(listener{name: "socket"}, s.parts))
+	serveSocket(t, runDir, s.frontend.handlerOf(listener{name: "socket"}, s.mux))
 	if err := s.Close(); err != nil { // the store cannot be read any more
 		t.Fatal(err)
 	}
-	serveSocket(t, runDir, s.front.handlerOf(listener{name: "socket"}, s.parts))
+	serveSocket(t, runDir, s.frontend.handlerOf(listener{name: "socket"}, s.mux))
 	if err := BackupFromAgent(t.Context(), runDir, &bytes.Buffer{}); err == nil || errors.Is(err, ErrNotServed) {
 		t.Errorf("of a store that is closed: %v", err)
 	}

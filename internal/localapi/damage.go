@@ -19,8 +19,7 @@ import (
 // ErrDamaged is the class of errors that report damage to the object file while it was in use.
 var ErrDamaged = store.ErrDamaged
 
-// durable returns the configuration of the object file.
-func durable(rootDir string, log *slog.Logger) store.Config {
+func storeConfig(rootDir string, log *slog.Logger) store.Config {
 	return store.Config{
 		Path: objectsFile(rootDir), Copy: true, Check: checkObject,
 		Warn: func(err error) { log.Warn("A file of the local API was damaged", "err", err) },
@@ -40,8 +39,8 @@ func checkObject(key store.Key, value []byte) error {
 	return nil
 }
 
-// oddities records objects that cannot be decoded.
-type oddities struct {
+// objectErrors records objects that cannot be decoded.
+type objectErrors struct {
 	log *slog.Logger
 
 	mu      sync.Mutex
@@ -51,8 +50,8 @@ type oddities struct {
 // maxSkipped is the maximum number of undecodable objects that are recorded.
 const maxSkipped = 1000
 
-// undecodable records an object that lists omit, and logs it once.
-func (o *oddities) undecodable(key store.Key, err error) {
+// record records an object that lists omit, and logs it once.
+func (o *objectErrors) record(key store.Key, err error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.skipped[key.String()] != nil || len(o.skipped) >= maxSkipped {
@@ -66,7 +65,7 @@ func (o *oddities) undecodable(key store.Key, err error) {
 }
 
 // reportRecovery logs how Open recovered a damaged file, and calls notify.
-func (o *oddities) reportRecovery(s *store.Store, notify func(*store.Recovery)) {
+func (o *objectErrors) reportRecovery(s *store.Store, notify func(*store.Recovery)) {
 	r, now := s.Recovery()
 	if !now {
 		return
@@ -84,7 +83,7 @@ func (o *oddities) reportRecovery(s *store.Store, notify func(*store.Recovery)) 
 }
 
 // health reports undecodable objects, and a recovery for as long as the damaged file exists.
-func (o *oddities) health(s *store.Store) error {
+func (o *objectErrors) health(s *store.Store) error {
 	o.mu.Lock()
 	names := slices.Sorted(maps.Keys(o.skipped))
 	o.mu.Unlock()

@@ -1,7 +1,7 @@
 // Package localapi is the Kubernetes API of one node, without a control plane (ADR 12).
 //
 //	clients ──TLS, unix socket──► auth: authorized? ─┬─ get, list, watch ─────► read ──────┐
-//	                                                 ├─ writes to validate ───► registry ──┤► store
+//	                                                 ├─ writes to validate ──► apiserver ──┤► store
 //	agent ────loopback──────────► its reads and trusted writes ───────────────► trusted ───┘
 //	                                                 └─ log, exec, portforward ► podproxy ► node API
 //

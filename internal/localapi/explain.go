@@ -35,12 +35,12 @@ func (e explainer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		kinds.Fail(w, r, apierrors.NewMethodNotSupported(of, q.Verb))
 		return
 	}
-	said, ok := e(r.Context(), q.Namespace, q.Name)
+	explanation, ok := e(r.Context(), q.Namespace, q.Name)
 	if !ok {
 		kinds.Fail(w, r, apierrors.NewNotFound(of, q.Name))
 		return
 	}
-	text, err := json.Marshal(said)
+	text, err := json.Marshal(explanation)
 	if err != nil {
 		kinds.Fail(w, r, err)
 		return

@@ -34,17 +34,17 @@ func (o objects) Get(_ context.Context, k *kinds.Kind, namespace, name string) (
 	return kinds.Decode(item.Value, item.Revision)
 }
 
-// firstObject is an initial object, with the resource under which it is stored.
-type firstObject struct {
+// initialObject is an initial object, with the resource under which it is stored.
+type initialObject struct {
 	resource string
 	kinds.Object
 }
 
-// first returns the objects that every cluster has initially.
-func first() []firstObject {
-	var out []firstObject
+// initialObjects returns the objects that every cluster has initially.
+func initialObjects() []initialObject {
+	var out []initialObject
 	for _, name := range []string{metav1.NamespaceDefault, metav1.NamespaceSystem, metav1.NamespacePublic, v1.NamespaceNodeLease} {
-		out = append(out, firstObject{"namespaces", trusted.NewNamespace(name)})
+		out = append(out, initialObject{"namespaces", trusted.NewNamespace(name)})
 	}
 	lower := v1.PreemptLowerPriority
 	for _, c := range []struct {
@@ -55,7 +55,7 @@ func first() []firstObject {
 		{"system-node-critical", 2000001000, "Used for system critical pods that must not be moved from their current node."},
 		{"system-cluster-critical", 2000000000, "Used for system critical pods that must run in the cluster, but can be moved to another node if necessary."},
 	} {
-		out = append(out, firstObject{"priorityclasses.scheduling.k8s.io", &schedulingv1.PriorityClass{
+		out = append(out, initialObject{"priorityclasses.scheduling.k8s.io", &schedulingv1.PriorityClass{
 			ObjectMeta: metav1.ObjectMeta{Name: c.name, Generation: 1}, Value: c.value, Description: c.what, PreemptionPolicy: &lower,
 		}})
 	}
@@ -64,10 +64,10 @@ func first() []firstObject {
 
 // runtimeClasses returns the RuntimeClasses of the runtime's handlers, by name. A manifest may
 // replace them.
-func runtimeClasses(handlers []string) []firstObject {
-	var out []firstObject
+func runtimeClasses(handlers []string) []initialObject {
+	var out []initialObject
 	for _, name := range handlers {
-		out = append(out, firstObject{"runtimeclasses.node.k8s.io", &nodev1.RuntimeClass{
+		out = append(out, initialObject{"runtimeclasses.node.k8s.io", &nodev1.RuntimeClass{
 			ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: map[string]string{manifests.DefaultAnnotation: "true"}}, Handler: name,
 		}})
 	}
@@ -95,8 +95,8 @@ func defaultsOf(authority string) func(namespace string) []kinds.Object {
 	}
 }
 
-// createFirst creates those of the initial objects that do not exist.
-func createFirst(s *store.Store, objects []firstObject) error {
+// createInitial creates those of the initial objects that do not exist.
+func createInitial(s *store.Store, objects []initialObject) error {
 	for _, o := range objects {
 		key := store.Key{Resource: o.resource, Name: o.GetName()}
 		if _, err := s.Get(key); err == nil {

@@ -19,7 +19,7 @@ func TestRuntimeClasses(t *testing.T) {
 	defer s.Close()
 	var revision uint64
 	for range 2 {
-		if err := createFirst(s, append(first(), runtimeClasses([]string{"runc", "other"})...)); err != nil {
+		if err := createInitial(s, append(initialObjects(), runtimeClasses([]string{"runc", "other"})...)); err != nil {
 			t.Fatal(err)
 		}
 		if revision != 0 && s.Revision() != revision {

@@ -33,7 +33,7 @@ type openView struct {
 	replica   *nodeview.Replica
 	documents *apiserver.Documents // nil: no OpenAPI documents
 	discovery map[string]runtime.Object
-	parts     parts
+	mux       mux
 	access    *auth.Access
 	authority *auth.Authority
 	port      net.Listener
@@ -82,7 +82,7 @@ func (v *View) open() (_ *openView, err error) {
 		ReadOnly: fmt.Sprintf("what the agent of node %s serves here can only be read: %s", v.cfg.NodeName, v.cfg.Write),
 	})
 	o.discovery = discoveryOfView()
-	o.parts = newParts(v.cfg.Answers, v.cfg.NodeName, o.store, http.HandlerFunc(notThere), &oddities{log: v.cfg.Log})
+	o.mux = newMux(v.cfg.Answers, v.cfg.NodeName, o.store, http.HandlerFunc(notFound), &objectErrors{log: v.cfg.Log})
 	if o.port, err = net.Listen("tcp", "127.0.0.1:0"); err != nil {
 		return nil, err
 	}
@@ -129,7 +129,6 @@ func (o *openView) close() error {
 	return errors.Join(errs...)
 }
 
-// serve serves an authorized request.
 func (o *openView) serve(w http.ResponseWriter, r *http.Request) {
 	defer o.used.begin()()
 	q := kinds.Read(r)
@@ -145,35 +144,35 @@ func (o *openView) serve(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if k := q.Kind(); k != nil && !isShown(k) {
-		notThere(w, r)
+		notFound(w, r)
 		return
 	}
 	if q.Resource == "nodes" {
-		if err := o.lookAtNode(r.Context()); err != nil {
+		if err := o.refreshNode(r.Context()); err != nil {
 			kinds.Fail(w, r, apierrors.NewServiceUnavailable(err.Error()))
 			return
 		}
 	}
-	o.parts.ServeHTTP(w, r)
+	o.mux.ServeHTTP(w, r)
 }
 
 // nodeTimeout bounds the time of a refresh of the Node that a request waits for.
 const nodeTimeout = 5 * time.Second
 
-// lookAtNode refreshes the Node. If that fails, as when the runtime hangs, the previous Node is
+// refreshNode refreshes the Node. If that fails, as when the runtime hangs, the previous Node is
 // served.
-func (o *openView) lookAtNode(ctx context.Context) error {
+func (o *openView) refreshNode(ctx context.Context) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, nodeTimeout, errors.New("the node is not described: the runtime does not answer"))
 	defer cancel()
-	err := o.replica.LookAtNode(ctx)
+	err := o.replica.RefreshNode(ctx)
 	if err == nil || o.replica.HasNode() {
 		return nil
 	}
 	return cmp.Or(context.Cause(ctx), err)
 }
 
-// notThere responds that a view does not have the resource.
-func notThere(w http.ResponseWriter, r *http.Request) {
+// notFound responds that a view does not have the resource.
+func notFound(w http.ResponseWriter, r *http.Request) {
 	q := kinds.Read(r)
 	err := apierrors.NewGenericServerResponse(http.StatusNotFound, q.Verb, schema.GroupResource{Group: q.Group, Resource: q.Resource}, q.Name, "", 0, true)
 	kinds.Fail(w, r, err)

@@ -8,7 +8,7 @@ import (
 )
 
 // revoke ends requests in progress whose authorization is withdrawn, until the context is done.
-func (f *front) revoke(ctx context.Context) error {
+func (f *frontend) revoke(ctx context.Context) error {
 	rules := make(chan error, 1)
 	go func() { rules <- f.access.Run(ctx) }()
 	for revision := f.store.Revision(); ctx.Err() == nil; {

@@ -75,20 +75,20 @@ type Config struct {
 // Server is the local API. Open or OpenPrivate creates it, Run serves it, Close closes it.
 type Server struct {
 	store     *store.Store
-	oddities  *oddities
-	parts     parts
-	own       *trusted.Calls
+	objects   *objectErrors
+	mux       mux
+	trusted   *trusted.Calls
 	garbage   *gc.Collector
 	binder    *pvbinder.Binder
 	scheduler *scheduler.Scheduler // nil: only the agent writes pods, with their node set
 	manifests *manifests.Applier
-	front     *front // nil: only the agent can reach the API
+	frontend  *frontend // nil: only the agent can reach the API
 }
 
 // Open opens the object file, creates the initial objects that do not exist, and listens. Requests
 // are served from Run on.
 func Open(cfg Config) (_ *Server, err error) {
-	s := &Server{front: &front{cfg: cfg}, oddities: &oddities{log: cfg.Log}}
+	s := &Server{frontend: &frontend{cfg: cfg}, objects: &objectErrors{log: cfg.Log}}
 	defer func() {
 		if err != nil {
 			err = errors.Join(fmt.Errorf("local API: %w", err), s.Close())
@@ -97,24 +97,24 @@ func Open(cfg Config) (_ *Server, err error) {
 	if err := os.MkdirAll(filepath.Join(cfg.RootDir, Dir), 0o700); err != nil {
 		return nil, err
 	}
-	if s.store, err = store.Open(durable(cfg.RootDir, cfg.Log)); err != nil {
+	if s.store, err = store.Open(storeConfig(cfg.RootDir, cfg.Log)); err != nil {
 		return nil, err
 	}
-	s.oddities.reportRecovery(s.store, cfg.Recovered)
-	tokens, err := s.front.open(s.store)
+	s.objects.reportRecovery(s.store, cfg.Recovered)
+	tokens, err := s.frontend.open(s.store)
 	if err != nil {
 		return nil, err
 	}
-	judge := http.HandlerFunc(s.front.judge)
-	s.own = trusted.New(trusted.Config{Store: s.store, Sign: tokens.Request})
-	s.join(cfg, judge, writer{ownWriter{s.own}, judge}, string(s.front.authority.Certificate()))
+	admit := http.HandlerFunc(s.frontend.admit)
+	s.trusted = trusted.New(trusted.Config{Store: s.store, Sign: tokens.Request})
+	s.newComponents(cfg, admit, admit, string(s.frontend.authority.Certificate()))
 	s.scheduler = scheduler.New(scheduler.Config{
-		Store: s.store, Writer: ownWriter{s.own}, Decider: scheduler.Filters{}, NodeName: cfg.NodeName, Journal: cfg.Journal, Shutdown: cfg.Shutdown, Log: cfg.Log,
+		Store: s.store, Writer: trustedWriter{s.trusted}, Decider: scheduler.Filters{}, NodeName: cfg.NodeName, Journal: cfg.Journal, Shutdown: cfg.Shutdown, Log: cfg.Log,
 	})
-	if err := createFirst(s.store, append(first(), runtimeClasses(cfg.RuntimeHandlers)...)); err != nil {
+	if err := createInitial(s.store, append(initialObjects(), runtimeClasses(cfg.RuntimeHandlers)...)); err != nil {
 		return nil, err
 	}
-	if err := s.front.listen(); err != nil {
+	if err := s.frontend.listen(); err != nil {
 		return nil, err // the deferred function closes s
 	}
 	return s, nil
@@ -131,7 +131,7 @@ const privateHistory = 256 << 10
 // and its objects are deleted when the agent exits. It uses RunDir, NodeName and Log of the
 // configuration.
 func OpenPrivate(cfg Config) (_ *Server, err error) {
-	s := &Server{oddities: &oddities{log: cfg.Log}}
+	s := &Server{objects: &objectErrors{log: cfg.Log}}
 	defer func() {
 		if err != nil {
 			err = errors.Join(fmt.Errorf("objects of the agent: %w", err), s.Close())
@@ -147,9 +147,9 @@ func OpenPrivate(cfg Config) (_ *Server, err error) {
 	if err := os.Remove(path); err != nil { // the open file is deleted when the process exits
 		return nil, err
 	}
-	s.own = trusted.New(trusted.Config{Store: s.store, Sign: refuseToken})
-	s.join(cfg, http.HandlerFunc(notThere), writer{ownWriter{s.own}, s.own}, "")
-	if err := createFirst(s.store, first()); err != nil {
+	s.trusted = trusted.New(trusted.Config{Store: s.store, Sign: refuseToken})
+	s.newComponents(cfg, http.HandlerFunc(notFound), s.trusted, "")
+	if err := createInitial(s.store, initialObjects()); err != nil {
 		return nil, err // the deferred function closes s
 	}
 	return s, nil
@@ -162,12 +162,14 @@ func refuseToken(_ context.Context, namespace, account string, _ *authentication
 
 var errNoTokens = errors.New("service account tokens need an API server, and this agent has none: start it without --local-api=false, or remove what asks for the token")
 
-// join creates the mux and the controllers.
-func (s *Server) join(cfg Config, judge http.Handler, collects writer, authority string) {
-	s.parts = newParts(cfg.Answers, cfg.NodeName, s.store, judge, s.oddities)
-	s.garbage = gc.New(gc.Config{Store: s.store, Writer: collects, Defaults: defaultsOf(authority), Log: cfg.Log})
-	s.binder = pvbinder.New(pvbinder.Config{Store: s.store, Writer: collects.ownWriter, NodeName: cfg.NodeName, Log: cfg.Log})
-	s.manifests = manifests.New(manifests.Config{Store: s.store, Writer: collects.ownWriter, Log: cfg.Log})
+// newComponents creates the mux and the controllers. collector serves the writes of the garbage
+// collector that are not trusted.
+func (s *Server) newComponents(cfg Config, admit, collector http.Handler, authority string) {
+	writer := trustedWriter{s.trusted}
+	s.mux = newMux(cfg.Answers, cfg.NodeName, s.store, admit, s.objects)
+	s.garbage = gc.New(gc.Config{Store: s.store, Writer: gcWriter{trusted: s.trusted, admit: collector}, Defaults: defaultsOf(authority), Log: cfg.Log})
+	s.binder = pvbinder.New(pvbinder.Config{Store: s.store, Writer: writer, NodeName: cfg.NodeName, Log: cfg.Log})
+	s.manifests = manifests.New(manifests.Config{Store: s.store, Writer: writer, Log: cfg.Log})
 }
 
 // REST returns a client configuration for the agent itself: over loopback, with trusted writes.
@@ -177,11 +179,11 @@ func (s *Server) REST() *rest.Config {
 
 // Health reports what prevents the API from serving or storing.
 func (s *Server) Health() error {
-	err := errors.Join(s.store.Health(), s.oddities.health(s.store), s.garbage.Health(), s.binder.Health(), s.manifests.Health())
-	if s.front == nil {
+	err := errors.Join(s.store.Health(), s.objects.health(s.store), s.garbage.Health(), s.binder.Health(), s.manifests.Health())
+	if s.frontend == nil {
 		return err
 	}
-	return errors.Join(s.front.health(), s.scheduler.Health(), err)
+	return errors.Join(s.frontend.health(), s.scheduler.Health(), err)
 }
 
 // SetManifests applies the objects that manifests define now; d holds all of them. The error names
@@ -218,35 +220,35 @@ func (s *Server) Unbound() ([]*v1.Pod, error) {
 func (s *Server) Run(ctx context.Context) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
-	parts := []func(context.Context) error{s.awaitDamage, s.garbage.Run, s.binder.Run, s.manifests.Run}
-	if s.front != nil {
-		parts = append(parts, s.scheduler.Run, s.Serve)
+	runs := []func(context.Context) error{s.awaitDamage, s.garbage.Run, s.binder.Run, s.manifests.Run}
+	if s.frontend != nil {
+		runs = append(runs, s.scheduler.Run, s.Serve)
 	}
-	ended := make(chan error, len(parts))
-	for _, run := range parts {
+	ended := make(chan error, len(runs))
+	for _, run := range runs {
 		go func() {
 			defer stop()
 			ended <- run(ctx)
 		}()
 	}
 	var err error
-	for range parts {
+	for range runs {
 		err = errors.Join(err, <-ended)
 	}
 	return err
 }
 
 // Serve serves clients until the context is done.
-func (s *Server) Serve(ctx context.Context) error { return s.front.serve(ctx, s.parts) }
+func (s *Server) Serve(ctx context.Context) error { return s.frontend.serve(ctx, s.mux) }
 
 // Address returns the address of the HTTPS listener, "" without one.
-func (s *Server) Address() string { return s.front.address() }
+func (s *Server) Address() string { return s.frontend.address() }
 
 // Close stops the API writer and closes the object file. Run must have returned.
 func (s *Server) Close() error {
 	var errs []error
-	if s.front != nil {
-		errs = append(errs, s.front.close())
+	if s.frontend != nil {
+		errs = append(errs, s.frontend.close())
 	}
 	if s.store != nil {
 		errs = append(errs, s.store.Close())
@@ -257,8 +259,8 @@ func (s *Server) Close() error {
 // serveAgent serves the agent itself.
 func (s *Server) serveAgent(w http.ResponseWriter, r *http.Request) {
 	if r.Method == http.MethodGet {
-		s.parts.ServeHTTP(w, r)
+		s.mux.ServeHTTP(w, r)
 		return
 	}
-	s.own.ServeHTTP(w, r)
+	s.trusted.ServeHTTP(w, r)
 }

@@ -72,8 +72,8 @@ func post(ctx context.Context, runDir, path string, body []byte, read func(io.Re
 
 // reason returns why a request was rejected: the message of a Status, or the whole response.
 func reason(answer io.Reader) string {
-	said, _ := io.ReadAll(io.LimitReader(answer, 4<<10)) // as much as was received
+	body, _ := io.ReadAll(io.LimitReader(answer, 4<<10)) // as much as was received
 	var status metav1.Status
-	_ = json.Unmarshal(said, &status) // the response may not be a Status
-	return cmp.Or(status.Message, string(bytes.TrimSpace(said)))
+	_ = json.Unmarshal(body, &status) // the response may not be a Status
+	return cmp.Or(status.Message, string(bytes.TrimSpace(body)))
 }

@@ -51,7 +51,7 @@ type ViewConfig struct {
 // containers. It uses no resources until Open, and closes after viewIdle without a request.
 type View struct {
 	cfg   ViewConfig
-	asked chan chan error
+	opens chan chan error
 }
 
 // NewView returns a closed view.
@@ -59,14 +59,14 @@ func NewView(cfg ViewConfig) *View {
 	if cfg.After == nil {
 		cfg.After = time.After
 	}
-	return &View{cfg: cfg, asked: make(chan chan error)}
+	return &View{cfg: cfg, opens: make(chan chan error)}
 }
 
 // Open opens the view, for at least viewIdle. When it returns nil, the kubeconfig exists.
 func (v *View) Open(ctx context.Context) error {
 	answer := make(chan error, 1)
 	select {
-	case v.asked <- answer:
+	case v.opens <- answer:
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
@@ -92,7 +92,7 @@ func (v *View) Run(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case answer := <-v.asked:
+		case answer := <-v.opens:
 			o, err := v.open()
 			answer <- err
 			if err == nil {
@@ -149,7 +149,7 @@ func ignoreDone(err error) error {
 // which the view has stopped.
 func (v *View) await(ctx context.Context, used *use, ended <-chan error) error {
 	for {
-		idle, seen := used.rests()
+		idle, seen := used.isIdle()
 		var late <-chan time.Time
 		if idle {
 			late = v.cfg.After(viewIdle)
@@ -159,11 +159,11 @@ func (v *View) await(ctx context.Context, used *use, ended <-chan error) error {
 			return nil
 		case err := <-ended:
 			return errors.Join(err, errors.New("it does not serve any more"))
-		case answer := <-v.asked: // restarts the idle time
+		case answer := <-v.opens: // restarts the idle time
 			answer <- nil
 		case <-used.changed:
 		case <-late:
-			if idle, now := used.rests(); idle && now == seen {
+			if idle, now := used.isIdle(); idle && now == seen {
 				return nil
 			}
 		}
@@ -172,11 +172,11 @@ func (v *View) await(ctx context.Context, used *use, ended <-chan error) error {
 
 // use counts the requests of a view.
 type use struct {
-	changed chan struct{} // capacity 1; has an element when the result of rests may have changed
+	changed chan struct{} // capacity 1; has an element when the result of isIdle may have changed
 
-	mu    sync.Mutex
-	under int // guarded by mu; requests in progress
-	all   int // guarded by mu; requests so far
+	mu         sync.Mutex
+	inProgress int // guarded by mu; requests in progress
+	all        int // guarded by mu; requests so far
 }
 
 // begin counts a request as in progress until done is called.
@@ -187,7 +187,7 @@ func (u *use) begin() (done func()) {
 
 func (u *use) count(n int) {
 	u.mu.Lock()
-	u.under += n
+	u.inProgress += n
 	u.all += max(n, 0)
 	u.mu.Unlock()
 	select {
@@ -196,9 +196,9 @@ func (u *use) count(n int) {
 	}
 }
 
-// rests reports whether no request is in progress, and the number of requests so far.
-func (u *use) rests() (idle bool, all int) {
+// isIdle reports whether no request is in progress, and the number of requests so far.
+func (u *use) isIdle() (idle bool, all int) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	return u.under == 0, u.all
+	return u.inProgress == 0, u.all
 }

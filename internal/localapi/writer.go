@@ -19,28 +19,27 @@ import (
 	"berth/internal/localapi/loopback"
 )
 
-// ownWriter makes trusted writes, without the API writer.
-type ownWriter struct{ own http.Handler }
+type trustedWriter struct{ trusted http.Handler }
 
 // Create creates an object.
-func (w ownWriter) Create(ctx context.Context, o kinds.Object) error {
-	return w.send(ctx, http.MethodPost, o, "")
+func (w trustedWriter) Create(ctx context.Context, o kinds.Object) error {
+	return send(ctx, w.trusted, http.MethodPost, o, "")
 }
 
 // Update replaces an object and its status.
-func (w ownWriter) Update(ctx context.Context, o kinds.Object) error {
-	return w.send(ctx, http.MethodPut, o, o.GetName())
+func (w trustedWriter) Update(ctx context.Context, o kinds.Object) error {
+	return send(ctx, w.trusted, http.MethodPut, o, o.GetName())
 }
 
 // Delete deletes exactly this version of an object, once its finalizers are removed.
-func (w ownWriter) Delete(ctx context.Context, o kinds.Object) error {
+func (w trustedWriter) Delete(ctx context.Context, o kinds.Object) error {
 	uid, version := o.GetUID(), o.GetResourceVersion()
-	return remove(ctx, w.own, gc.Ref{Kind: kinds.Of(o), Namespace: o.GetNamespace(), Name: o.GetName()},
+	return remove(ctx, w.trusted, gc.Ref{Kind: kinds.Of(o), Namespace: o.GetNamespace(), Name: o.GetName()},
 		metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid, ResourceVersion: &version}})
 }
 
 // send sends an object to its own path, or to that of its resource if name is "".
-func (w ownWriter) send(ctx context.Context, method string, o kinds.Object, name string) error {
+func send(ctx context.Context, to http.Handler, method string, o kinds.Object, name string) error {
 	kind := kinds.Of(o)
 	if kind == nil {
 		return fmt.Errorf("the local API has no kind for %T", o)
@@ -49,7 +48,7 @@ func (w ownWriter) send(ctx context.Context, method string, o kinds.Object, name
 	if err != nil {
 		return err
 	}
-	return call{w.own, method, path(gc.Ref{Kind: kind, Namespace: o.GetNamespace(), Name: name}, ""), runtime.ContentTypeJSON}.do(ctx, body)
+	return call{to, method, path(gc.Ref{Kind: kind, Namespace: o.GetNamespace(), Name: name}, ""), runtime.ContentTypeJSON}.do(ctx, body)
 }
 
 func remove(ctx context.Context, to http.Handler, o gc.Ref, how metav1.DeleteOptions) error {
@@ -61,37 +60,38 @@ func remove(ctx context.Context, to http.Handler, o gc.Ref, how metav1.DeleteOpt
 	return call{to, http.MethodDelete, path(o, ""), runtime.ContentTypeJSON}.do(ctx, body)
 }
 
-// writer writes for the garbage collector. What needs no validation (the default objects of a
+// gcWriter writes for the garbage collector. What needs no validation (the default objects of a
 // namespace, the deletion of an event) is a trusted write, which starts no API writer.
-type writer struct {
-	ownWriter
+type gcWriter struct{ trusted, admit http.Handler }
 
-	judge http.Handler
+// Create creates an object.
+func (w gcWriter) Create(ctx context.Context, o kinds.Object) error {
+	return send(ctx, w.trusted, http.MethodPost, o, "")
 }
 
 // Delete deletes an object with the given options.
-func (w writer) Delete(ctx context.Context, o gc.Ref, how metav1.DeleteOptions) error {
-	to := w.judge
+func (w gcWriter) Delete(ctx context.Context, o gc.Ref, how metav1.DeleteOptions) error {
+	to := w.admit
 	if o.Kind.Stored == "events" {
-		to = w.own
+		to = w.trusted
 	}
 	return remove(ctx, to, o, how)
 }
 
 // Patch applies a JSON merge patch.
-func (w writer) Patch(ctx context.Context, o gc.Ref, subresource string, patch []byte) error {
-	return call{w.judge, http.MethodPatch, path(o, subresource), string(types.MergePatchType)}.do(ctx, patch)
+func (w gcWriter) Patch(ctx context.Context, o gc.Ref, subresource string, patch []byte) error {
+	return call{w.admit, http.MethodPatch, path(o, subresource), string(types.MergePatchType)}.do(ctx, patch)
 }
 
 // Finalize writes the finalizers of a namespace.
-func (w writer) Finalize(ctx context.Context, ns *v1.Namespace) error {
+func (w gcWriter) Finalize(ctx context.Context, ns *v1.Namespace) error {
 	ns = ns.DeepCopy()
 	ns.TypeMeta = metav1.TypeMeta{APIVersion: "v1", Kind: "Namespace"}
 	body, err := json.Marshal(ns)
 	if err != nil {
 		return err
 	}
-	return call{w.judge, http.MethodPut, path(gc.Ref{Kind: kinds.Find("", "v1", "namespaces"), Name: ns.Name}, "finalize"), runtime.ContentTypeJSON}.do(ctx, body)
+	return call{w.admit, http.MethodPut, path(gc.Ref{Kind: kinds.Find("", "v1", "namespaces"), Name: ns.Name}, "finalize"), runtime.ContentTypeJSON}.do(ctx, body)
 }
 
 // path returns the path of an object, or of its resource if it has no name.

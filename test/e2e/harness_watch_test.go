@@ -9,13 +9,16 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"net/url"
 	"slices"
 	"strings"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"berth/internal/api/server"
+	"berth/internal/record/journal"
 	manifests "berth/internal/source/manifest"
 )
 
@@ -111,59 +114,52 @@ func (n *node) list(ctx context.Context) (pods, error) {
 	return out, nil
 }
 
-// problems are what the agent finds wrong with manifests now.
-func (n *node) problems() []manifests.Problem {
+// self is the Node, as the agent shows it to kubectl.
+func (n *node) self() *v1.Node {
 	n.t.Helper()
-	resp, err := n.api(n.ctx, server.PathProblems)
-	if err != nil {
-		n.t.Fatal(err)
+	var list v1.NodeList
+	decode(n.t, []byte(n.berth("get", "nodes", "-o", "json")), &list)
+	if len(list.Items) != 1 {
+		n.t.Fatalf("%d nodes, want 1", len(list.Items))
 	}
-	defer resp.Body.Close()
-	var problems []manifests.Problem
-	if err := json.NewDecoder(resp.Body).Decode(&problems); err != nil {
-		n.t.Fatal(err)
+	return &list.Items[0]
+}
+
+// problems are what the agent finds wrong with manifests now, as the explanations of all manifests
+// of its journal have it.
+func (n *node) problems() (problems []manifests.Problem) {
+	n.t.Helper()
+	var subjects []journal.Subject
+	decode(n.t, []byte(n.ask(server.PathJournal)), &subjects)
+	for _, s := range subjects {
+		if s.Namespace != "" || s.UID != "" {
+			continue
+		}
+		var e server.Explanation
+		decode(n.t, []byte(n.ask(server.PathExplain+"?"+url.Values{"subject": {s.Name}}.Encode())), &e)
+		problems = append(problems, e.Problems...)
 	}
 	return problems
 }
 
-// await watches the agent's pods and returns them as they are when the condition holds. The
-// condition is asked again at each change of a pod and of what is wrong with manifests.
+// await reads the agent's pods again and again, and returns them as they are when the condition
+// holds.
 func (n *node) await(what string, holds func(pods) bool) pods {
 	n.t.Helper()
-	resp, err := n.api(n.ctx, server.PathPods+"?watch=true")
-	if err != nil {
-		n.t.Fatalf("wait for %s: %v", what, err)
-	}
-	defer resp.Body.Close()
-	var (
-		now    pods
-		listed bool
-		events = json.NewDecoder(resp.Body)
-	)
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
 	for {
-		var e server.WatchEvent
-		if err := events.Decode(&e); err != nil {
+		now, err := n.list(n.ctx)
+		if err != nil {
 			if n.ctx.Err() != nil {
 				err = context.Cause(n.ctx)
 			}
 			n.t.Fatalf("wait for %s: %v", what, err)
 		}
-		i := slices.IndexFunc(now, func(p *v1.Pod) bool { return p.UID == e.Object.UID })
-		switch {
-		case e.Type == server.Bookmark:
-			listed = true
-		case e.Type == server.Deleted && i >= 0:
-			now = slices.Delete(slices.Clone(now), i, i+1)
-		case e.Type == server.Deleted:
-		case i >= 0:
-			now = slices.Clone(now)
-			now[i] = e.Object
-		default:
-			now = append(slices.Clone(now), e.Object)
-		}
-		if listed && holds(now) {
+		if holds(now) {
 			return now
 		}
+		<-tick.C
 	}
 }
 

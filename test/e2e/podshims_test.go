@@ -10,9 +10,7 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
-	v1 "k8s.io/api/core/v1"
 
-	"berth/internal/api/server"
 	"berth/internal/resources/devicemanager/devicetest"
 )
 
@@ -98,9 +96,7 @@ func TestDevicesAreForShims(t *testing.T) {
 	n.start()
 	d.start()
 	until(t, "the node to have the device", func() bool {
-		var self v1.Node
-		decode(t, []byte(n.ask(server.PathNode)), &self)
-		q := self.Status.Allocatable["example.com/zero"]
+		q := n.self().Status.Allocatable["example.com/zero"]
 		return q.Value() == 1
 	})
 	n.write("shim.yaml", manifest("shim", "serve")+"    resources: {limits: {example.com/zero: 1}}\n")

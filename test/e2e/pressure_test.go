@@ -11,16 +11,12 @@ import (
 	"testing"
 
 	v1 "k8s.io/api/core/v1"
-
-	"berth/internal/api/server"
 )
 
 // condition returns how a condition of the node stands.
 func (n *node) condition(kind v1.NodeConditionType) v1.ConditionStatus {
 	n.t.Helper()
-	var self v1.Node
-	decode(n.t, []byte(n.ask(server.PathNode)), &self)
-	return nodeCondition(&self, kind).Status
+	return nodeCondition(n.self(), kind).Status
 }
 
 // killAtEviction ends the agent with SIGKILL as soon as it evicts a pod, and starts the next one.

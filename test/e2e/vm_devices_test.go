@@ -13,7 +13,6 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 
-	"berth/internal/api/server"
 	"berth/internal/record/journal"
 	"berth/internal/resources/devicemanager/devicetest"
 )
@@ -95,9 +94,7 @@ func (n *node) haveDevices(m split, d *devicePlugin) {
 	systemctl(t, "enable", u.name)
 	d.start()
 	until(t, "the node to have the devices", func() bool {
-		var self v1.Node
-		decode(t, []byte(n.ask(server.PathNode)), &self)
-		q := self.Status.Allocatable[rebootedDevice]
+		q := n.self().Status.Allocatable[rebootedDevice]
 		return q.Value() == int64(len(d.Devices))
 	})
 	n.put(n.act("pinned", v1.RestartPolicyAlways, nil, pinned))

@@ -43,7 +43,7 @@ var groups = []group{
 	}},
 	{"eviction", []string{"internal/sync/eviction", "internal/host/pressure"}, []string{"pressure_test.go", "cluster_pressure_test.go"}},
 	{"observation", []string{"internal/observe", "internal/record", "internal/health"}, []string{"oom_test.go", "probes_test.go", "stats_test.go", "metrics_reference_test.go", "metricsserver_test.go"}},
-	{"cluster", []string{"internal/cluster"}, []string{
+	{"cluster", []string{"internal/cluster", "internal/connlimit"}, []string{
 		"certificates_test.go", "cluster_controllers_test.go", "cluster_describe_test.go", "cluster_flood_test.go", "cluster_identity_test.go", "cluster_lies_test.go",
 		"cluster_many_test.go", "cluster_network_test.go", "cluster_node_test.go", "cluster_podcidr_test.go", "cluster_ports_test.go", "cluster_reboot_test.go",
 		"cluster_restart_test.go", "cluster_sources_test.go", "cluster_static_test.go", "cluster_traffic_test.go", "cluster_view_test.go", "cluster_workloads_test.go",

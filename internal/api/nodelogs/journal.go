@@ -163,8 +163,8 @@ type capped struct {
 }
 
 func (c *capped) Write(b []byte) (int, error) {
-	kept := b[:min(len(b), c.left)]
-	c.left -= len(kept)
-	c.to.Write(kept)
+	part := b[:min(len(b), c.left)]
+	c.left -= len(part)
+	c.to.Write(part)
 	return len(b), nil
 }

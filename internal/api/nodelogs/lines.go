@@ -52,9 +52,9 @@ func copyLines(ctx context.Context, w io.Writer, f *os.File, q Query) error {
 	})
 }
 
-// eachLine calls take with the matching lines, including line ends; a line that exceeds the buffer
+// eachLine calls visit with the matching lines, including line ends; a line that exceeds the buffer
 // comes in several pieces, with begins set for the first.
-func eachLine(ctx context.Context, f *os.File, size int64, pattern *regexp.Regexp, take func(piece []byte, begins bool) error) error {
+func eachLine(ctx context.Context, f *os.File, size int64, pattern *regexp.Regexp, visit func(piece []byte, begins bool) error) error {
 	r := bufio.NewReaderSize(io.NewSectionReader(f, 0, size), lineBuffer)
 	begins, wanted := true, false
 	for {
@@ -64,7 +64,7 @@ func eachLine(ctx context.Context, f *os.File, size int64, pattern *regexp.Regex
 				wanted = pattern == nil || pattern.Match(trimEnd(piece))
 			}
 			if wanted {
-				if err := take(piece, begins); err != nil {
+				if err := visit(piece, begins); err != nil {
 					return err
 				}
 			}

@@ -16,6 +16,8 @@ import (
 	"golang.org/x/sync/singleflight"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	"k8s.io/apimachinery/pkg/util/cache"
+
+	"berth/internal/connlimit"
 )
 
 const (
@@ -56,7 +58,6 @@ const (
 	authenticatedGroup   = "system:authenticated"
 )
 
-// authenticator authenticates requests.
 type authenticator struct {
 	Authentication
 	log      *slog.Logger
@@ -152,7 +153,7 @@ func (a *authenticator) byToken(r *http.Request, token string) (authenticationv1
 			return userOf(v.(authenticationv1.TokenReviewStatus))
 		}
 	}
-	from := computeOrigin(r.RemoteAddr)
+	from := connlimit.Origin(r.RemoteAddr)
 	if !a.waiting.enter(from) {
 		return authenticationv1.UserInfo{}, errManyReviews
 	}
@@ -184,7 +185,6 @@ func userOf(s authenticationv1.TokenReviewStatus) (authenticationv1.UserInfo, er
 	return authenticated(s.User), nil
 }
 
-// authenticated adds the group of all authenticated users.
 func authenticated(u authenticationv1.UserInfo) authenticationv1.UserInfo {
 	if !slices.Contains(u.Groups, authenticatedGroup) {
 		u.Groups = append(slices.Clone(u.Groups), authenticatedGroup)

@@ -41,7 +41,6 @@ type AccessReviewer interface {
 	CreateSubjectAccessReview(ctx context.Context, s *authorizationv1.SubjectAccessReview) (*authorizationv1.SubjectAccessReview, error)
 }
 
-// authorizer authorizes requests.
 type authorizer struct {
 	Authorization
 	node     string
@@ -70,7 +69,7 @@ func newAuthorizer(a Authorization, node string) (*authorizer, error) {
 }
 
 // authorize reports whether the user has access. The error means that the review failed.
-func (a *authorizer) authorize(ctx context.Context, u authenticationv1.UserInfo, what nodeauthz.Attributes) (bool, error) {
+func (a *authorizer) authorize(ctx context.Context, u authenticationv1.UserInfo, attributes nodeauthz.Attributes) (bool, error) {
 	if a.Mode == AlwaysAllow {
 		return true, nil
 	}
@@ -79,11 +78,11 @@ func (a *authorizer) authorize(ctx context.Context, u authenticationv1.UserInfo,
 		extra[k] = authorizationv1.ExtraValue(v)
 	}
 	var errs []error
-	for _, sub := range what.Subresources {
+	for _, sub := range attributes.Subresources {
 		allowed, err := a.review(ctx, authorizationv1.SubjectAccessReviewSpec{
 			User: u.Username, UID: u.UID, Groups: u.Groups, Extra: extra,
 			ResourceAttributes: &authorizationv1.ResourceAttributes{
-				Verb: what.Verb, Version: "v1", Resource: "nodes", Subresource: sub, Name: a.node,
+				Verb: attributes.Verb, Version: "v1", Resource: "nodes", Subresource: sub, Name: a.node,
 			},
 		})
 		if allowed {

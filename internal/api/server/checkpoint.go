@@ -32,16 +32,14 @@ type Checkpoints struct {
 	Dir string
 }
 
-// checkpointHandlers checkpoint running containers to disk.
 type checkpointHandlers struct {
-	*answerer
-	podFinder
-	Checkpoints
+	out         *responder
+	pods        podFinder
+	checkpoints Checkpoints
 }
 
-// route adds the Kubelet Checkpoint API, if enabled.
 func (h checkpointHandlers) route(mux *http.ServeMux) {
-	if h.Runtime == nil {
+	if h.checkpoints.Runtime == nil {
 		return
 	}
 	one := semaphore.NewWeighted(1) // each stops a container and writes its whole memory
@@ -51,7 +49,7 @@ func (h checkpointHandlers) route(mux *http.ServeMux) {
 			http.Error(w, err.Error(), http.StatusBadRequest)
 			return
 		}
-		id, ok := h.runningContainer(w, r)
+		id, ok := h.pods.runningContainer(w, r)
 		if !ok {
 			return
 		}
@@ -61,13 +59,13 @@ func (h checkpointHandlers) route(mux *http.ServeMux) {
 		}
 		defer one.Release(1)
 		name := fmt.Sprintf("checkpoint-%s_%s-%s-%s.tar", r.PathValue("pod"), r.PathValue("namespace"), r.PathValue("container"), time.Now().UTC().Format("2006-01-02T15:04:05.000000Z"))
-		h.ended(r, h.stream(w, func() error { // takes long if the container's memory is large
-			path, err := h.write(r.Context(), name, &runtimeapi.CheckpointContainerRequest{ContainerId: string(id), Timeout: seconds})
+		h.out.logAborted(r, h.out.stream(w, func() error { // takes long if the container's memory is large
+			path, err := h.checkpoints.write(r.Context(), name, &runtimeapi.CheckpointContainerRequest{ContainerId: string(id), Timeout: seconds})
 			if err != nil {
 				http.Error(w, fmt.Sprintf("checkpoint of %s/%s/%s: %v", r.PathValue("namespace"), r.PathValue("pod"), r.PathValue("container"), err), http.StatusInternalServerError)
 				return nil
 			}
-			h.writeJSON(w, r, map[string][]string{"items": {path}})
+			h.out.writeJSON(w, r, map[string][]string{"items": {path}})
 			return nil
 		}))
 	})

@@ -101,7 +101,7 @@ func TestKnownConnectionsStay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cfg := server.Config{Handlers: newNode().handlers(), OpenFiles: fewFiles}
 		asked, answer := make(chan bool), make(chan error)
-		cfg.Handlers.Healthz = func() error {
+		cfg.Handlers.Health.Check = func() error {
 			asked <- true
 			return <-answer
 		}

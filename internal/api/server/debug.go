@@ -9,7 +9,6 @@ import (
 	"strings"
 )
 
-// maxProfileSeconds bounds the duration of a profile.
 const maxProfileSeconds = 300
 
 // Debug configures access to the agent's process.
@@ -23,13 +22,13 @@ type Debug struct {
 
 // debugHandlers give access to the agent's process.
 type debugHandlers struct {
-	*answerer
-	Debug
+	out   *responder
+	debug Debug
 }
 
 // route adds the profiles and the log level, or responses that they are disabled.
 func (d debugHandlers) route(mux *http.ServeMux) {
-	if !d.Profiling {
+	if !d.debug.Profiling {
 		mux.HandleFunc(PathProfiles, disabled("profiling endpoint is disabled."))
 		mux.HandleFunc(PathProfiles+"/", disabled("profiling endpoint is disabled."))
 	} else {
@@ -42,11 +41,11 @@ func (d debugHandlers) route(mux *http.ServeMux) {
 		profile("GET "+PathProfiles+"/symbol", pprof.Symbol)
 		profile("POST "+PathProfiles+"/symbol", pprof.Symbol)
 	}
-	if d.SetVerbosity == nil {
+	if d.debug.SetVerbosity == nil {
 		mux.HandleFunc(PathVerbosity, disabled("flags endpoint is disabled."))
 		return
 	}
-	mux.HandleFunc("PUT "+PathVerbosity, func(w http.ResponseWriter, r *http.Request) { d.putVerbosity(w, r, d.SetVerbosity) })
+	mux.HandleFunc("PUT "+PathVerbosity, func(w http.ResponseWriter, r *http.Request) { d.putVerbosity(w, r, d.debug.SetVerbosity) })
 }
 
 // profile bounds the duration of profiles and their number: they count as streams.
@@ -58,7 +57,7 @@ func (d debugHandlers) profile(next http.HandlerFunc) http.HandlerFunc {
 				return
 			}
 		}
-		d.ended(r, d.stream(w, func() error {
+		d.out.logAborted(r, d.out.stream(w, func() error {
 			next(w, r)
 			return nil
 		}))
@@ -79,6 +78,6 @@ func (d debugHandlers) putVerbosity(w http.ResponseWriter, r *http.Request, set 
 		return
 	}
 	set(uint32(v))
-	d.log.Info("log level changed", "v", v)
-	d.writeText(w, r, fmt.Sprintf("successfully set klog.logging.verbosity to %d", v))
+	d.out.log.Info("log level changed", "v", v)
+	d.out.writeText(w, r, fmt.Sprintf("successfully set klog.logging.verbosity to %d", v))
 }

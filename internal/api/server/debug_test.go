@@ -10,13 +10,13 @@ import (
 	"golang.org/x/sync/semaphore"
 )
 
-// testAnswerer answers one stream at a time.
-func testAnswerer() *answerer {
-	return &answerer{name: "test", streams: semaphore.NewWeighted(1), log: slog.New(slog.DiscardHandler)}
+// testResponder answers one stream at a time.
+func testResponder() *responder {
+	return &responder{name: "test", streams: semaphore.NewWeighted(1), log: slog.New(slog.DiscardHandler)}
 }
 
 func debugMux(dbg Debug) *http.ServeMux {
-	d := debugHandlers{testAnswerer(), dbg}
+	d := debugHandlers{testResponder(), dbg}
 	mux := http.NewServeMux()
 	d.route(mux)
 	return mux

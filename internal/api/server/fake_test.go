@@ -1,10 +1,8 @@
 package server_test
 
 import (
-	"bufio"
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -23,6 +21,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"berth/internal/api/server"
+	"berth/internal/health"
 	"berth/internal/pod"
 	"berth/internal/record/events/messagestest"
 	"berth/internal/record/journal"
@@ -57,15 +56,17 @@ func newNode(pods ...*v1.Pod) *node {
 
 func (n *node) handlers() server.Handlers {
 	return server.Handlers{
-		Pods: n.list,
-		Pod: func(uid pod.UID) (*v1.Pod, bool) {
-			n.mu.Lock()
-			defer n.mu.Unlock()
-			p, ok := n.pods[uid]
-			return p, ok
+		Pods: server.Pods{
+			List: n.list,
+			Get: func(uid pod.UID) (*v1.Pod, bool) {
+				n.mu.Lock()
+				defer n.mu.Unlock()
+				p, ok := n.pods[uid]
+				return p, ok
+			},
+			Subscribe: n.subscribe,
 		},
-		Subscribe: n.subscribe,
-		ContainerLog: func(_ pod.UID, id pod.ContainerID) (string, error) {
+		Logs: func(_ pod.UID, id pod.ContainerID) (string, error) {
 			n.mu.Lock()
 			defer n.mu.Unlock()
 			path, ok := n.logs[id]
@@ -74,21 +75,25 @@ func (n *node) handlers() server.Handlers {
 			}
 			return path, nil
 		},
-		Problems: func() []manifest.Problem {
-			n.mu.Lock()
-			defer n.mu.Unlock()
-			return n.problems
+		Explain: server.Explain{
+			Problems: func() []manifest.Problem {
+				n.mu.Lock()
+				defer n.mu.Unlock()
+				return n.problems
+			},
+			Journal: n.journal,
 		},
-		Journal: n.journal,
-		Version: func() server.Version {
-			return server.Version{Version: "v1", PID: 7, NodeName: "node", RuntimeName: "fake"}
+		Agent: server.Agent{
+			Version: func() server.Version {
+				return server.Version{Version: "v1", PID: 7, NodeName: "node", RuntimeName: "fake"}
+			},
+			Stop: func(s server.StopScope) {
+				n.mu.Lock()
+				defer n.mu.Unlock()
+				n.stops = append(n.stops, s)
+			},
 		},
-		Stop: func(s server.StopScope) {
-			n.mu.Lock()
-			defer n.mu.Unlock()
-			n.stops = append(n.stops, s)
-		},
-		Healthz: func() error { return n.unwell },
+		Health: server.Health{Check: func() error { return n.unwell }, Conditions: func() []health.State { return nil }},
 	}
 }
 
@@ -129,13 +134,6 @@ func (n *node) set(p *v1.Pod) {
 	n.pods[p.UID] = p
 	n.mu.Unlock()
 	n.tell(p.UID)
-}
-
-func (n *node) remove(uid pod.UID) {
-	n.mu.Lock()
-	delete(n.pods, uid)
-	n.mu.Unlock()
-	n.tell(uid)
 }
 
 func (n *node) tell(uid pod.UID) {
@@ -272,26 +270,29 @@ func (a *api) ask(method, path string, body io.Reader) answer {
 	return answer{resp.StatusCode, string(text)}
 }
 
-// watch opens a watch; next returns its events one after the other, as "TYPE name phase".
-func (a *api) watch() (next func() string, end func()) {
+// stream opens a stream, the removal of images, which goes on until the client or the server ends
+// it.
+func (a *api) stream() (resp <-chan answer, end func()) {
 	a.t.Helper()
-	resp := a.do(http.MethodGet, "/pods?watch=true", nil)
-	d := json.NewDecoder(bufio.NewReader(resp.Body))
-	next = func() string {
-		a.t.Helper()
-		var e server.WatchEvent
-		if err := d.Decode(&e); err != nil {
-			return err.Error()
-		}
-		if e.Object.Kind != "Pod" || e.Object.APIVersion != "v1" {
-			a.t.Errorf("%s: object is a %q of %q", e.Type, e.Object.Kind, e.Object.APIVersion)
-		}
-		if e.Type == server.Bookmark {
-			return string(e.Type)
-		}
-		return fmt.Sprintf("%s %s %s", e.Type, e.Object.Name, e.Object.Status.Phase)
+	ctx, cancel := context.WithCancel(a.t.Context())
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://node"+server.PathPruneImages, nil)
+	if err != nil {
+		a.t.Fatal(err)
 	}
-	return next, func() { resp.Body.Close() }
+	out := make(chan answer, 1)
+	go func() {
+		resp, err := a.http.Do(req)
+		if err != nil {
+			out <- answer{Body: err.Error()}
+			return
+		}
+		text, err := io.ReadAll(resp.Body)
+		if err = errors.Join(err, resp.Body.Close()); err != nil {
+			text = []byte(err.Error())
+		}
+		out <- answer{resp.StatusCode, string(text)}
+	}()
+	return out, cancel
 }
 
 // aPod returns a pod with one running container "main", whose ID is the pod's name and its UID.

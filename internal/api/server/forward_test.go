@@ -39,7 +39,7 @@ func servePorts(t *testing.T, serve func(*net.TCPConn)) (addr string) {
 		}
 	})
 	h := streamingNode(&streamer{})
-	h.PodDialer = func(_ context.Context, sandbox *pod.SandboxStatus) (server.Dialer, error) {
+	h.Streams.PodDialer = func(_ context.Context, sandbox *pod.SandboxStatus) (server.Dialer, error) {
 		return func(ctx context.Context, network, address string) (net.Conn, error) {
 			if sandbox.ID != "s-web" || network != "tcp4" || address != "127.0.0.1:80" {
 				return nil, fmt.Errorf("dial %s %s: nobody listens", network, address)

@@ -37,15 +37,15 @@ func (g guard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 		return
 	}
-	what := nodeauthz.Compute(r.Method, r.URL.Path)
-	allowed, err := g.authz.authorize(r.Context(), u, what)
-	asked := fmt.Sprintf("user=%s, verb=%s, resource=nodes, subresource(s)=%v", u.Username, what.Verb, what.Subresources)
+	attributes := nodeauthz.Compute(r.Method, r.URL.Path)
+	allowed, err := g.authz.authorize(r.Context(), u, attributes)
+	description := fmt.Sprintf("user=%s, verb=%s, resource=nodes, subresource(s)=%v", u.Username, attributes.Verb, attributes.Subresources)
 	switch {
 	case err != nil:
 		g.log.Warn("request not authorized: the API server cannot be asked", "user", u.Username, "path", r.URL.Path, "error", err)
-		refuse(w, http.StatusInternalServerError, "Authorization error ("+asked+")")
+		refuse(w, http.StatusInternalServerError, "Authorization error ("+description+")")
 	case !allowed:
-		refuse(w, http.StatusForbidden, "Forbidden ("+asked+")")
+		refuse(w, http.StatusForbidden, "Forbidden ("+description+")")
 	default:
 		g.next.ServeHTTP(w, r)
 	}

@@ -2,15 +2,38 @@ package server
 
 import (
 	"fmt"
+	"io"
 	"net/http"
 	"slices"
 	"strings"
 )
 
-// healthHandlers report the agent's health.
 type healthHandlers struct {
-	*answerer
+	out     *responder
 	metrics *metrics
+	health  Health
+}
+
+// routeLocal adds the conditions, and /healthz with the reason why the agent is not healthy.
+func (h healthHandlers) routeLocal(mux *http.ServeMux) {
+	mux.HandleFunc("GET "+PathHealth, func(w http.ResponseWriter, r *http.Request) { h.out.writeJSON(w, r, h.health.Conditions()) })
+	mux.HandleFunc("GET "+PathHealthz, func(w http.ResponseWriter, r *http.Request) {
+		if err := h.health.Check(); err != nil {
+			http.Error(w, err.Error(), http.StatusInternalServerError)
+			return
+		}
+		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+		_, err := io.WriteString(w, "ok")
+		h.out.logAborted(r, err)
+	})
+}
+
+func (h healthHandlers) kubeletChecks() []healthCheck {
+	checks := []healthCheck{{"ping", healthy}, {"log", healthy}, {"syncloop", h.health.Check}}
+	if h.health.DevicePlugins != nil {
+		checks = append(checks, healthCheck{"device-plugin", h.health.DevicePlugins})
+	}
+	return checks
 }
 
 // healthCheck is one of the checks behind /healthz.
@@ -32,12 +55,11 @@ func (h healthHandlers) route(mux *http.ServeMux, checks ...healthCheck) {
 				http.Error(w, fmt.Sprintf("internal server error: %v", err), http.StatusInternalServerError)
 				return
 			}
-			h.writeText(w, r, "ok")
+			h.out.writeText(w, r, "ok")
 		})
 	}
 }
 
-// check runs the check and counts its result.
 func (h healthHandlers) check(c healthCheck) error {
 	err := c.check()
 	h.metrics.checked(c.name, err)
@@ -67,8 +89,8 @@ func (h healthHandlers) writeHealth(w http.ResponseWriter, r *http.Request, chec
 	case failed:
 		http.Error(w, list.String()+"healthz check failed", http.StatusInternalServerError)
 	case verbose:
-		h.writeText(w, r, list.String()+"healthz check passed\n")
+		h.out.writeText(w, r, list.String()+"healthz check passed\n")
 	default:
-		h.writeText(w, r, "ok")
+		h.out.writeText(w, r, "ok")
 	}
 }

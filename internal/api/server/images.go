@@ -7,12 +7,12 @@ import (
 )
 
 type imageHandlers struct {
-	*answerer
-	h *Handlers
+	out   *responder
+	prune Images
 }
 
 func (i imageHandlers) route(mux *http.ServeMux) {
-	if i.h.PruneImages != nil {
+	if i.prune != nil {
 		mux.HandleFunc("POST "+PathPruneImages, i.postPrune)
 	}
 }
@@ -23,9 +23,9 @@ func (i imageHandlers) postPrune(w http.ResponseWriter, r *http.Request) {
 	if !readBody(w, r, &o, `{"dryRun": true, "all": true}`) {
 		return
 	}
-	i.log.Info("asked to remove unused images", "dryRun", o.DryRun, "all", o.All)
-	i.ended(r, i.stream(w, func() error {
-		verdicts, err := i.h.PruneImages(r.Context(), o)
+	i.out.log.Info("asked to remove unused images", "dryRun", o.DryRun, "all", o.All)
+	i.out.logAborted(r, i.out.stream(w, func() error {
+		verdicts, err := i.prune(r.Context(), o)
 		if err != nil {
 			http.Error(w, err.Error(), http.StatusServiceUnavailable)
 			return nil
@@ -33,7 +33,7 @@ func (i imageHandlers) postPrune(w http.ResponseWriter, r *http.Request) {
 		if verdicts == nil {
 			verdicts = []images.Verdict{} // a list, not null
 		}
-		i.writeJSON(w, r, verdicts)
+		i.out.writeJSON(w, r, verdicts)
 		return nil
 	}))
 }

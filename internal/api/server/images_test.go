@@ -20,7 +20,7 @@ func TestPruneImages(t *testing.T) {
 		var asked []images.PruneOptions
 		var verdicts []images.Verdict
 		var err error
-		h.PruneImages = func(_ context.Context, o images.PruneOptions) ([]images.Verdict, error) {
+		h.Images = func(_ context.Context, o images.PruneOptions) ([]images.Verdict, error) {
 			time.Sleep(10 * time.Minute) // the runtime takes its time
 			asked = append(asked, o)
 			return verdicts, err

@@ -2,12 +2,10 @@ package server
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"net/http"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -109,45 +107,10 @@ type Probe struct {
 	Next time.Time `json:"next,omitzero"`
 }
 
-// Events is the node's record of its events.
-type Events interface {
-	// List returns the events, the most recently seen last.
-	List() []*v1.Event
-	// Get returns an event by its name, and false if it is not stored.
-	Get(name string) (*v1.Event, bool)
-	// Subscribe returns an inbox that gets the name of each event recorded from now on, and a
-	// function that cancels the subscription.
-	Subscribe() (recorded *pod.Inbox[string], cancel func())
-}
-
-// Quarantine holds the pods that the agent does not sync because it crashed while syncing them.
-type Quarantine interface {
-	// Why returns the crash for which the pod is quarantined, and false if it is not.
-	Why(uid pod.UID) (report string, quarantined bool)
-	// Release releases the pods of this name, and reports whether one was quarantined.
-	Release(namespace, name string) bool
-}
-
-// EventList is the response of PathEvents. A watch returns one WatchedEvent per line instead: an
-// Added for each existing event, a Bookmark, and then an Added for each new event and a Modified
-// for each repeated one.
-type EventList struct {
-	metav1.TypeMeta `json:",inline"`
-	metav1.ListMeta `json:"metadata"`
-	Items           []*v1.Event `json:"items"`
-}
-
-// WatchedEvent is one line of a watch of events, in the form of metav1.WatchEvent. The Bookmark has
-// no event.
-type WatchedEvent struct {
-	Type   EventType `json:"type"`
-	Object *v1.Event `json:"object,omitempty"`
-}
-
 // journalHandlers serve explanations, and release quarantined pods.
 type journalHandlers struct {
-	*answerer
-	h *Handlers
+	out      *responder
+	handlers *Handlers
 }
 
 func (j journalHandlers) route(mux *http.ServeMux) {
@@ -155,21 +118,18 @@ func (j journalHandlers) route(mux *http.ServeMux) {
 	mux.HandleFunc("GET "+PathJournal+"/{namespace}/{pod}", j.getJournal)
 	mux.HandleFunc("GET "+PathExplain, j.explainManifest)
 	mux.HandleFunc("GET "+PathExplain+"/{namespace}/{pod}", j.explainPod)
-	if j.h.Events != nil {
-		mux.HandleFunc("GET "+PathEvents, j.getEvents)
-	}
-	if j.h.Quarantine != nil {
+	if j.handlers.Explain.Quarantine != nil {
 		mux.HandleFunc("POST "+PathRelease+"/{namespace}/{pod}", j.postRelease)
 	}
 }
 
 func (j journalHandlers) explainManifest(w http.ResponseWriter, r *http.Request) {
 	name := r.URL.Query().Get("subject")
-	j.writeExplanation(w, r, j.h.explain(r.Context(), "", name, func(p manifest.Problem) bool { return filepath.Base(p.Path) == name }))
+	j.writeExplanation(w, r, j.handlers.explain(r.Context(), "", name, func(p manifest.Problem) bool { return filepath.Base(p.Path) == name }))
 }
 
 func (j journalHandlers) explainPod(w http.ResponseWriter, r *http.Request) {
-	e, _ := j.h.ExplainPod(r.Context(), r.PathValue("namespace"), r.PathValue("pod"))
+	e, _ := j.handlers.ExplainPod(r.Context(), r.PathValue("namespace"), r.PathValue("pod"))
 	j.writeExplanation(w, r, e)
 }
 
@@ -178,7 +138,7 @@ func (j journalHandlers) writeExplanation(w http.ResponseWriter, r *http.Request
 		http.Error(w, "the journal has nothing of that name", http.StatusNotFound)
 		return
 	}
-	j.writeJSON(w, r, e)
+	j.out.writeJSON(w, r, e)
 }
 
 // ExplainPod returns what is known of the pods of one name, including deleted ones, and false if
@@ -189,58 +149,30 @@ func (h *Handlers) ExplainPod(ctx context.Context, namespace, name string) (Expl
 }
 
 func (h *Handlers) explain(ctx context.Context, namespace, name string, concerns func(manifest.Problem) bool) Explanation {
-	e := Explanation{Stories: h.Journal.Stories(namespace, name)}
-	h.addUnbound(&e, namespace, name)
+	e := Explanation{Stories: h.Explain.Journal.Stories(namespace, name)}
+	h.Explain.addUnbound(&e, namespace, name)
 	if len(e.Stories) == 0 {
 		return e
 	}
-	for _, p := range h.Pods() {
+	for _, p := range h.Pods.List() {
 		if namespace != "" && p.Namespace == namespace && p.Name == name {
 			e.Pods = append(e.Pods, p)
 		}
 	}
-	if h.Pulls != nil && len(e.Pods) > 0 {
-		e.Pulls = slices.DeleteFunc(h.Pulls(ctx), func(pull Pull) bool {
-			return !slices.ContainsFunc(e.Pods, func(p *v1.Pod) bool { return slices.Contains(pull.Pods, p.UID) })
-		})
+	if len(e.Pods) > 0 {
+		h.Explain.addDetails(ctx, &e)
 	}
-	if h.Waits != nil {
-		for _, p := range e.Pods {
-			e.Waits = append(e.Waits, h.Waits(p.UID)...)
-		}
-	}
-	for _, p := range e.Pods {
-		if h.Unreported == nil {
-			break
-		}
-		if since := h.Unreported(p.UID); !since.IsZero() {
-			if e.Unreported == nil {
-				e.Unreported = map[pod.UID]time.Time{}
-			}
-			e.Unreported[p.UID] = since
-		}
-	}
-	if h.Volumes != nil && len(e.Pods) > 0 {
-		e.Volumes = h.Volumes(e.Pods)
-	}
-	if h.Probes != nil {
-		for _, p := range e.Pods {
-			e.Probes = append(e.Probes, h.Probes(p.UID)...)
-		}
-	}
-	if h.Health != nil {
-		e.Node = slices.DeleteFunc(slices.Clone(h.Health()), func(s health.State) bool {
-			return s.Error == "" || len(s.BecauseOf) > 0 || !s.MakesNotReady && !s.FailsHealthz && s.Code != health.APIServer
-		})
-	}
-	for _, p := range h.Problems() {
+	e.Node = slices.DeleteFunc(slices.Clone(h.Health.Conditions()), func(s health.State) bool {
+		return s.Error == "" || len(s.BecauseOf) > 0 || !s.MakesNotReady && !s.FailsHealthz && s.Code != health.APIServer
+	})
+	for _, p := range h.Explain.Problems() {
 		if concerns(p) {
 			e.Problems = append(e.Problems, p)
 		}
 	}
 	for i := range e.Stories {
-		if uid := e.Stories[i].Subject.UID; uid != "" && h.Quarantine != nil {
-			if why, ok := h.Quarantine.Why(uid); ok {
+		if uid := e.Stories[i].Subject.UID; uid != "" && h.Explain.Quarantine != nil {
+			if why, ok := h.Explain.Quarantine.Why(uid); ok {
 				if e.Quarantined == nil {
 					e.Quarantined = map[pod.UID]string{}
 				}
@@ -251,84 +183,50 @@ func (h *Handlers) explain(ctx context.Context, namespace, name string, concerns
 	return e
 }
 
-func (j journalHandlers) getEvents(w http.ResponseWriter, r *http.Request) {
-	watch := false
-	if v := r.URL.Query().Get("watch"); v != "" {
-		var err error
-		if watch, err = strconv.ParseBool(v); err != nil {
-			http.Error(w, fmt.Sprintf("watch: %q is neither true nor false", v), http.StatusBadRequest)
-			return
-		}
+// addDetails adds the state of the explanation's pods.
+func (x *Explain) addDetails(ctx context.Context, e *Explanation) {
+	if x.Pulls != nil {
+		e.Pulls = slices.DeleteFunc(x.Pulls(ctx), func(pull Pull) bool {
+			return !slices.ContainsFunc(e.Pods, func(p *v1.Pod) bool { return slices.Contains(pull.Pods, p.UID) })
+		})
 	}
-	if watch {
-		w.Header().Set("Content-Type", "application/json")
-		j.ended(r, j.stream(w, func() error { return j.watchEvents(r.Context(), w) }))
+	if x.Details == nil {
 		return
 	}
-	j.writeJSON(w, r, EventList{TypeMeta: metav1.TypeMeta{Kind: "EventList", APIVersion: "v1"}, Items: j.h.Events.List()})
-}
-
-// watchEvents writes each recorded event. For a slow client, only names are queued: an event that
-// is repeated meanwhile is written once, with its count.
-func (j journalHandlers) watchEvents(ctx context.Context, w http.ResponseWriter) error {
-	recorded, cancel := j.h.Events.Subscribe()
-	defer cancel()
-	out := json.NewEncoder(w)
-	for _, e := range j.h.Events.List() {
-		if err := out.Encode(WatchedEvent{Type: Added, Object: e}); err != nil {
-			return err
-		}
-	}
-	if err := out.Encode(WatchedEvent{Type: Bookmark}); err != nil {
-		return err
-	}
-	flush := http.NewResponseController(w).Flush
-	for {
-		if err := flush(); err != nil {
-			return err
-		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-recorded.Wake():
-		}
-		for _, name := range recorded.Take() {
-			e, ok := j.h.Events.Get(name)
-			if !ok {
-				continue // already displaced by newer events
+	e.Volumes = x.Details.Volumes(e.Pods)
+	for _, p := range e.Pods {
+		e.Waits = append(e.Waits, x.Details.Waits(p.UID)...)
+		e.Probes = append(e.Probes, x.Details.Probes(p.UID)...)
+		if since := x.Details.Unreported(p.UID); !since.IsZero() {
+			if e.Unreported == nil {
+				e.Unreported = map[pod.UID]time.Time{}
 			}
-			t := Added
-			if e.Count > 1 {
-				t = Modified
-			}
-			if err := out.Encode(WatchedEvent{Type: t, Object: e}); err != nil {
-				return err
-			}
+			e.Unreported[p.UID] = since
 		}
 	}
 }
 
 func (j journalHandlers) postRelease(w http.ResponseWriter, r *http.Request) {
 	namespace, name := r.PathValue("namespace"), r.PathValue("pod")
-	if !j.h.Quarantine.Release(namespace, name) {
+	if !j.handlers.Explain.Quarantine.Release(namespace, name) {
 		http.Error(w, fmt.Sprintf("pod %s/%s is not set aside", namespace, name), http.StatusNotFound)
 		return
 	}
-	j.log.Info("asked to release a pod", "pod", namespace+"/"+name)
+	j.out.log.Info("asked to release a pod", "pod", namespace+"/"+name)
 	w.WriteHeader(http.StatusNoContent)
 }
 
 // getSubjects returns the journal's subjects, or with ?subject= the entries of a manifest.
 func (j journalHandlers) getSubjects(w http.ResponseWriter, r *http.Request) {
 	if name := r.URL.Query().Get("subject"); name != "" {
-		j.writeEntries(w, r, j.h.Journal.Read("", name))
+		j.writeEntries(w, r, j.handlers.Explain.Journal.Read("", name))
 		return
 	}
-	j.writeJSON(w, r, append(j.h.Journal.Subjects(), j.h.unboundSubjects()...))
+	j.out.writeJSON(w, r, append(j.handlers.Explain.Journal.Subjects(), j.handlers.Explain.unboundSubjects()...))
 }
 
 func (j journalHandlers) getJournal(w http.ResponseWriter, r *http.Request) {
-	j.writeEntries(w, r, j.h.Journal.Read(r.PathValue("namespace"), r.PathValue("pod")))
+	j.writeEntries(w, r, j.handlers.Explain.Journal.Read(r.PathValue("namespace"), r.PathValue("pod")))
 }
 
 func (j journalHandlers) writeEntries(w http.ResponseWriter, r *http.Request, entries []journal.Entry) {
@@ -336,5 +234,5 @@ func (j journalHandlers) writeEntries(w http.ResponseWriter, r *http.Request, en
 		http.Error(w, "the journal has nothing of that name", http.StatusNotFound)
 		return
 	}
-	j.writeJSON(w, r, entries)
+	j.out.writeJSON(w, r, entries)
 }

@@ -1,7 +1,6 @@
 package server_test
 
 import (
-	"encoding/json"
 	"net/http"
 	"testing"
 	"testing/synctest"
@@ -11,7 +10,6 @@ import (
 
 	"berth/internal/api/server"
 	"berth/internal/pod"
-	"berth/internal/record/events"
 	"berth/internal/record/journal"
 	"berth/internal/source/manifest"
 )
@@ -38,7 +36,7 @@ func TestExplain(t *testing.T) {
 	n.problems = []manifest.Problem{{Path: "/m/broken.yaml", Message: "no"}, {Path: "/m/web.yaml", Namespace: "default", Name: "web", Message: "odd"}}
 	h := n.handlers()
 	q := &aside{uid: "u2"}
-	h.Quarantine = q
+	h.Explain.Quarantine = q
 	a := serve(t, h)
 
 	type short struct {
@@ -58,7 +56,6 @@ func TestExplain(t *testing.T) {
 	for path, want := range map[string]int{
 		"/berth/v1/explain/default/db": http.StatusNotFound, // the journal has nothing of it
 		"/berth/v1/explain":            http.StatusNotFound,
-		"/berth/v1/events":             http.StatusNotFound, // this agent keeps none
 	} {
 		if got := a.get(path); got.Status != want {
 			t.Errorf("%s: %+v", path, got)
@@ -74,59 +71,16 @@ func TestExplain(t *testing.T) {
 	}
 }
 
-func TestEvents(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		h := newNode().handlers()
-		store := events.NewStore("kubelet", "node")
-		h.Events = store
-		web := v1.ObjectReference{Kind: "Pod", Namespace: "default", Name: "web", UID: "u"}
-		store.Add(web, v1.EventTypeNormal, "Pulled", "image")
-		store.Add(web, v1.EventTypeNormal, "Started", "container")
-		a := serve(t, h)
-		var list v1.EventList
-		decode(t, a.get("/berth/v1/events"), &list)
-		if list.Kind != "EventList" || len(list.Items) != 2 || list.Items[0].Reason != "Pulled" || list.Items[0].Kind != "Event" {
-			t.Errorf("got %+v", list)
-		}
-		if got := a.get("/berth/v1/events?watch=perhaps"); got.Status != http.StatusBadRequest {
-			t.Errorf("got %+v", got)
-		}
-
-		resp := a.do(http.MethodGet, "/berth/v1/events?watch=true", nil)
-		defer resp.Body.Close()
-		d := json.NewDecoder(resp.Body)
-		next := func() string {
-			t.Helper()
-			var e server.WatchedEvent
-			if err := d.Decode(&e); err != nil {
-				t.Fatal(err)
-			}
-			if e.Object == nil {
-				return string(e.Type)
-			}
-			return string(e.Type) + " " + e.Object.Reason
-		}
-		got := []string{next(), next(), next()}
-		store.Add(web, v1.EventTypeWarning, "BackOff", "m")
-		got = append(got, next())
-		store.Add(web, v1.EventTypeWarning, "BackOff", "m")
-		got = append(got, next())
-		if diff := cmp.Diff([]string{"ADDED Pulled", "ADDED Started", "BOOKMARK", "ADDED BackOff", "MODIFIED BackOff"}, got); diff != "" {
-			t.Errorf("(-want +got):\n%s", diff)
-		}
-	})
-}
-
 // What the agent says about itself is root's: ends of logs are among it.
 func TestOnlyTheSocketExplains(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(aPod("web", "2", v1.PodRunning))
 		n.journal.Record(journal.Entry{Subject: journal.Subject{UID: "2", Namespace: "default", Name: "web"}, Decision: "accepted"})
 		h := n.handlers()
-		h.Events, h.Quarantine = events.NewStore("kubelet", "node"), &aside{}
+		h.Explain.Quarantine = &aside{}
 		k := serveKubelet(t, h, server.Kubelet{Authentication: server.Authentication{Anonymous: true}})
 		for _, door := range []*pipeListener{k.secure, k.readOnly, k.healthz} {
-			for _, path := range []string{"/berth/v1/explain/default/web", "/berth/v1/journal", "/berth/v1/journal/default/web", "/berth/v1/events"} {
+			for _, path := range []string{"/berth/v1/explain/default/web", "/berth/v1/journal", "/berth/v1/journal/default/web"} {
 				if got := k.ask(door, "GET", path, credential{}); got.Status != http.StatusNotFound {
 					t.Errorf("%s: %+v", path, got)
 				}

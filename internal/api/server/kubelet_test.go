@@ -143,9 +143,9 @@ func serveKubeletWith(t *testing.T, cfg server.Config, k server.Kubelet) *kubele
 	if k.Authorization.Mode == "" {
 		k.Authorization.Mode = server.AlwaysAllow
 	}
-	h.ObservedPods = func() []*pod.Status { return observedPods }
-	h.Configz = func() any { return map[string]int{"maxPods": 110} }
-	h.Settings = func() ([]server.Setting, error) {
+	h.Observed.List = func() []*pod.Status { return observedPods }
+	h.Configuration.Configz = func() any { return map[string]int{"maxPods": 110} }
+	h.Configuration.Settings = func() ([]server.Setting, error) {
 		return kl.settings, nil
 	}
 	cfg.Listen, cfg.Kubelet = on(newPipeListener()), &k
@@ -239,8 +239,8 @@ func (k *kubelet) askWith(l *pipeListener, method, path string, c credential) (a
 
 func TestNewKubeletNeedsEverything(t *testing.T) {
 	h := newNode().handlers()
-	h.ObservedPods = func() []*pod.Status { return nil }
-	h.Configz = func() any { return nil }
+	h.Observed.List = func() []*pod.Status { return nil }
+	h.Configuration.Configz = func() any { return nil }
 	listen := func() (net.Listener, error) { return newPipeListener(), nil }
 	certificate := func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return nil, nil }
 	for _, c := range []struct {
@@ -460,7 +460,7 @@ func TestDoors(t *testing.T) {
 
 		n.unwell = errors.New("the runtime does not answer")
 		h := n.handlers()
-		h.DevicePlugins = func() error { return errors.New("the socket is not served") }
+		h.Health.DevicePlugins = func() error { return errors.New("the socket is not served") }
 		unwell := serveKubelet(t, h, server.Kubelet{Authentication: server.Authentication{Anonymous: true}})
 		for _, c := range []struct {
 			door *pipeListener
@@ -495,8 +495,8 @@ func TestServingCertificateIsAskedForWithEachHandshake(t *testing.T) {
 func TestRunEndsWhenADoorCannotBeOpened(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newNode().handlers()
-		h.ObservedPods = func() []*pod.Status { return nil }
-		h.Configz = func() any { return nil }
+		h.Observed.List = func() []*pod.Status { return nil }
+		h.Configuration.Configz = func() any { return nil }
 		taken := errors.New("address already in use")
 		s, err := server.New(server.Config{
 			Handlers: h,

@@ -6,6 +6,8 @@ import (
 
 	"golang.org/x/sync/semaphore"
 	"k8s.io/streaming/pkg/httpstream"
+
+	"berth/internal/connlimit"
 )
 
 // The limits of every listener. They are generous for interactive use and small for the agent's
@@ -27,15 +29,15 @@ type limits struct {
 	streams     int // concurrent watches, logs and container streams
 	headerBytes int
 	// Open connections. Those without an admitted request have a separate limit.
-	known, strangers int
+	admitted, unadmitted int
 }
 
 var (
-	localLimits = limits{requests: 64, streams: 32, headerBytes: 16 << 10, known: 64, strangers: 64}
+	localLimits = limits{requests: 64, streams: 32, headerBytes: 16 << 10, admitted: 64, unadmitted: 64}
 	// All cluster clients that read logs or enter containers use this port; tokens can be long.
-	secureLimits = limits{requests: 512, streams: 256, headerBytes: 64 << 10, known: 1024, strangers: 1024}
-	// Without authentication, no connection becomes a known one.
-	readOnlyLimits = limits{requests: 32, headerBytes: 16 << 10, strangers: 128}
+	secureLimits = limits{requests: 512, streams: 256, headerBytes: 64 << 10, admitted: 1024, unadmitted: 1024}
+	// Without authentication, no connection is admitted.
+	readOnlyLimits = limits{requests: 32, headerBytes: 16 << 10, unadmitted: 128}
 )
 
 // manyFiles is the number of open files that suffices for the agent and all connections.
@@ -75,10 +77,10 @@ func (l limiter) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	l.next.ServeHTTP(w, r)
 }
 
-// admit makes the connections of requests that reach next known.
+// admit admits the connections of requests that reach next.
 func admit(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		letIn(r.Context())
+		defer connlimit.Begin(r.Context())()
 		next.ServeHTTP(w, r)
 	})
 }

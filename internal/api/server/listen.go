@@ -65,7 +65,7 @@ func lockRunDir(runDir string) (*os.File, error) {
 	if err != nil {
 		return nil, errors.Join(err, f.Close())
 	}
-	if there, err := os.Stat(f.Name()); err != nil || !os.SameFile(opened, there) {
+	if current, err := os.Stat(f.Name()); err != nil || !os.SameFile(opened, current) {
 		// An agent with AtExit RemoveAll has removed the file meanwhile.
 		if err := f.Close(); err != nil {
 			return nil, err

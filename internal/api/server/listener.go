@@ -11,6 +11,8 @@ import (
 	"slices"
 
 	"golang.org/x/sync/semaphore"
+
+	"berth/internal/connlimit"
 )
 
 // listener is one socket or port and its handler. Each has its own limits, so that load on one does
@@ -28,7 +30,6 @@ type listener struct {
 // serve sets the handler, within the listener's limits.
 func (l *listener) serve(h http.Handler) { l.handler = limiter{l.requests, h} }
 
-// run serves until ctx is done.
 func (l *listener) run(ctx context.Context) error {
 	bound, err := l.listen()
 	if err != nil {
@@ -48,12 +49,19 @@ func (l *listener) run(ctx context.Context) error {
 		MaxHeaderBytes:    l.limits.headerBytes,
 		ErrorLog:          slog.NewLogLogger(l.log.Handler(), errorLevel),
 		BaseContext:       func(net.Listener) context.Context { return ctx },
-		ConnContext:       withConn,
+		ConnContext:       connlimit.ConnContext,
 		Protocols:         computeProtocols(l.tls),
 		// "OPTIONS *" is handled like other requests: counted and authenticated.
 		DisableGeneralOptionsHandler: true,
 	}
-	bound = boundedListener{bound, newConnections(l.name, l.limits, l.log)}
+	bound = connlimit.Listen(bound, connlimit.Config{
+		Unadmitted: l.limits.unadmitted, Admitted: l.limits.admitted,
+		Origin: func(c net.Conn) any { return connlimit.Origin(c.RemoteAddr().String()) },
+		Warn: func(closed int, origin any) {
+			l.log.Warn(l.name+": too many unauthenticated connections are open, closing some",
+				"limit", l.limits.unadmitted, "closed", closed, "from", origin)
+		},
+	})
 	served := make(chan error, 1)
 	go func() {
 		if l.tls != nil {
@@ -79,10 +87,10 @@ func computeProtocols(c *tls.Config) *http.Protocols {
 	var p http.Protocols
 	p.SetHTTP1(true)
 	if c != nil {
-		own := func(id uint16) bool {
+		required := func(id uint16) bool {
 			return id == tls.TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256 || id == tls.TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256
 		}
-		p.SetHTTP2(c.CipherSuites == nil || c.MinVersion >= tls.VersionTLS13 || slices.ContainsFunc(c.CipherSuites, own))
+		p.SetHTTP2(c.CipherSuites == nil || c.MinVersion >= tls.VersionTLS13 || slices.ContainsFunc(c.CipherSuites, required))
 	}
 	return &p
 }

@@ -75,8 +75,8 @@ func waitingFor(w *v1.ContainerStateWaiting) string {
 
 // hasContainer reports whether the pod's spec has a container of any kind with this name.
 func hasContainer(p *v1.Pod, name string) bool {
-	named := func(c v1.Container) bool { return c.Name == name }
-	return slices.ContainsFunc(p.Spec.Containers, named) || slices.ContainsFunc(p.Spec.InitContainers, named) ||
+	hasName := func(c v1.Container) bool { return c.Name == name }
+	return slices.ContainsFunc(p.Spec.Containers, hasName) || slices.ContainsFunc(p.Spec.InitContainers, hasName) ||
 		slices.ContainsFunc(p.Spec.EphemeralContainers, func(c v1.EphemeralContainer) bool { return c.Name == name })
 }
 

@@ -17,10 +17,10 @@ import (
 	"berth/internal/runtime/logs"
 )
 
-// logHandlers serve container logs.
 type logHandlers struct {
-	*answerer
-	podFinder
+	out     *responder
+	pods    podFinder
+	files   Logs
 	watches *logs.Watches // nil: followed logs are polled
 }
 
@@ -33,17 +33,17 @@ func (l logHandlers) route(mux *http.ServeMux) {
 // options.
 func (l logHandlers) getContainerLogs(w http.ResponseWriter, r *http.Request) {
 	namespace, name, container := r.PathValue("namespace"), r.PathValue("pod"), r.PathValue("container")
-	asked, err := parseLogOptions(r.URL.Query())
+	podOptions, err := parseLogOptions(r.URL.Query())
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
-	options, err := logs.OptionsFrom(asked, time.Now())
+	options, err := logs.OptionsFrom(podOptions, time.Now())
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusUnprocessableEntity)
 		return
 	}
-	p, ok := l.find(namespace, name)
+	p, ok := l.pods.find(namespace, name)
 	if !ok {
 		http.Error(w, fmt.Sprintf("pod %q not found in namespace %q", name, namespace), http.StatusNotFound)
 		return
@@ -53,7 +53,7 @@ func (l logHandlers) getContainerLogs(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	which := Current
-	if asked.Previous {
+	if podOptions.Previous {
 		which = Previous
 	}
 	id, err := logInstance(p, container, which)
@@ -74,7 +74,7 @@ func (l logHandlers) getContainerLogs(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, fmt.Sprintf("log of container %q in pod %q: %v", container, name, err), http.StatusInternalServerError)
 		return
 	}
-	l.ended(r, l.stream(w, func() error {
+	l.out.logAborted(r, l.out.stream(w, func() error {
 		ctx := r.Context()
 		if options.Follow {
 			exited, end := l.exited(ctx, p.UID, container, id)
@@ -87,7 +87,7 @@ func (l logHandlers) getContainerLogs(w http.ResponseWriter, r *http.Request) {
 
 // logFile returns the path of an existing log.
 func (l logHandlers) logFile(uid pod.UID, id pod.ContainerID) (string, error) {
-	path, err := l.h.ContainerLog(uid, id)
+	path, err := l.files(uid, id)
 	if err != nil {
 		return "", err
 	}
@@ -139,13 +139,13 @@ func (f flushWriter) Write(b []byte) (int, error) {
 // stops the wait.
 func (l logHandlers) exited(ctx context.Context, uid pod.UID, container string, id pod.ContainerID) (exited <-chan struct{}, end func()) {
 	ctx, cancel := context.WithCancel(ctx)
-	changed, unsubscribe := l.h.Subscribe()
-	done, gone := make(chan struct{}), make(chan struct{})
+	changed, unsubscribe := l.pods.pods.Subscribe()
+	done, stopped := make(chan struct{}), make(chan struct{})
 	go func() {
-		defer close(gone)
+		defer close(stopped)
 		defer unsubscribe()
 		for {
-			if p, ok := l.h.Pod(uid); !ok || !isRunning(p, container, id) {
+			if p, ok := l.pods.pods.Get(uid); !ok || !isRunning(p, container, id) {
 				close(done)
 				return
 			}
@@ -159,7 +159,7 @@ func (l logHandlers) exited(ctx context.Context, uid pod.UID, container string, 
 	}()
 	return done, func() {
 		cancel()
-		<-gone
+		<-stopped
 	}
 }
 

@@ -45,11 +45,10 @@ func FuzzContainerLogsQuery(f *testing.F) {
 			Name: "main", State: v1.ContainerState{Terminated: &v1.ContainerStateTerminated{ContainerID: "fake://c1"}},
 		}}},
 	}
-	l := logHandlers{answerer: testAnswerer(), podFinder: podFinder{&Handlers{
-		Pods:         func() []*v1.Pod { return []*v1.Pod{ended} },
-		Pod:          func(pod.UID) (*v1.Pod, bool) { return ended, true },
-		Subscribe:    func() (*pod.Inbox[pod.UID], func()) { return pod.NewInbox[pod.UID](), func() {} },
-		ContainerLog: func(pod.UID, pod.ContainerID) (string, error) { return path, nil },
+	l := logHandlers{out: testResponder(), files: func(pod.UID, pod.ContainerID) (string, error) { return path, nil }, pods: podFinder{pods: Pods{
+		List:      func() []*v1.Pod { return []*v1.Pod{ended} },
+		Get:       func(pod.UID) (*v1.Pod, bool) { return ended, true },
+		Subscribe: func() (*pod.Inbox[pod.UID], func()) { return pod.NewInbox[pod.UID](), func() {} },
 	}}}
 	mux := http.NewServeMux()
 	l.route(mux)

@@ -48,7 +48,7 @@ func wholeNode(t *testing.T) server.Config {
 	writeLines(t, n.logs["web2"], "one")
 	h := n.handlers()
 	streaming := streamingNode(&streamer{sync: runtimeapi.ExecSyncResponse{}})
-	h.Streaming, h.Observed, h.Stats = streaming.Streaming, streaming.Observed, emptyStats{}
+	h.Streams, h.Observed, h.Stats = streaming.Streams, streaming.Observed, emptyStats{}
 	scraped := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "# scraped\n") })
 	return server.Config{Handlers: h, NodeLogs: nodeLogs(t), Debug: server.Debug{Profiling: true, SetVerbosity: func(uint32) {}}, Scrapes: map[string]http.Handler{
 		server.PathMetrics: scraped, server.PathCadvisor: scraped, server.PathResource: scraped, server.PathProbes: scraped, server.PathSLIs: scraped,
@@ -265,8 +265,8 @@ func (r watchfulRuntime) ExecSync(_ context.Context, q *runtimeapi.ExecSyncReque
 func TestTraversal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cfg := wholeNode(t)
-		cfg.Handlers.Streaming = watchfulRuntime{t}
-		cfg.Handlers.ContainerLog = func(uid pod.UID, id pod.ContainerID) (string, error) {
+		cfg.Handlers.Streams.Runtime = watchfulRuntime{t}
+		cfg.Handlers.Logs = func(uid pod.UID, id pod.ContainerID) (string, error) {
 			t.Errorf("the log of %q of pod %q", id, uid)
 			return "/etc/passwd", nil
 		}
@@ -345,7 +345,7 @@ func TestPathsInDisguise(t *testing.T) {
 			}
 		}
 		cfg := wholeNode(t)
-		cfg.Handlers.Streaming = watchfulRuntime{t}
+		cfg.Handlers.Streams.Runtime = watchfulRuntime{t}
 		k := serveKubeletWith(t, cfg, server.Kubelet{
 			Authentication: server.Authentication{Anonymous: true},
 			Authorization:  server.Authorization{Mode: server.Webhook, Reviewer: reviewer},

@@ -113,7 +113,6 @@ func traced(t *span.Tracer, next http.Handler) http.Handler {
 	})
 }
 
-// checked counts the result of a health check.
 func (m *metrics) checked(check string, err error) {
 	status, healthy := "success", 1.0
 	if err != nil {

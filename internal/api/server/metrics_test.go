@@ -41,7 +41,7 @@ func TestMetrics(t *testing.T) {
 func TestHealthMetrics(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h, registry := newNode().handlers(), prometheus.NewRegistry()
-		h.Healthz = func() error { return errors.New("stuck") }
+		h.Health.Check = func() error { return errors.New("stuck") }
 		k := serveKubeletWith(t, server.Config{Handlers: h, SLIs: registry}, server.Kubelet{
 			Authorization: server.Authorization{Mode: server.AlwaysAllow}, Authentication: server.Authentication{Anonymous: true},
 		})

@@ -36,16 +36,15 @@ type NodeLogs struct {
 	Query bool
 }
 
-// nodeLogHandlers serve the logs of the node.
 type nodeLogHandlers struct {
-	*answerer
-	NodeLogs
+	out     *responder
+	config  NodeLogs
 	queries *semaphore.Weighted // concurrent
 }
 
 // route adds the node's log directory, and the query of service logs.
 func (n nodeLogHandlers) route(mux *http.ServeMux) {
-	if n.Logs == nil {
+	if n.config.Logs == nil {
 		mux.HandleFunc(PathNodeLogs, disabled("logs endpoint is disabled."))
 		mux.HandleFunc(PathNodeLogs+"/", disabled("logs endpoint is disabled."))
 		return
@@ -58,7 +57,7 @@ func (n nodeLogHandlers) route(mux *http.ServeMux) {
 			http.Error(w, fmt.Sprintf("query: %v", err), http.StatusBadRequest)
 		case !q.Has("query"):
 			n.getNodeFile(w, r, name)
-		case !n.Query:
+		case !n.config.Query:
 			http.Error(w, "node log query is disabled: it needs enableSystemLogQuery: true", http.StatusMethodNotAllowed)
 		case name != "":
 			http.Error(w, fmt.Sprintf("a path and query= cannot be asked for together: ask for %s/?query=, or for the path alone", PathNodeLogs), http.StatusNotAcceptable)
@@ -91,7 +90,7 @@ func (n nodeLogHandlers) queryNodeLogs(w http.ResponseWriter, r *http.Request, v
 		return
 	}
 	defer n.queries.Release(1)
-	n.ended(r, n.stream(w, func() error { return writeNodeLog(r.Context(), w, n.Logs, q) }))
+	n.out.logAborted(r, n.out.stream(w, func() error { return writeNodeLog(r.Context(), w, n.config.Logs, q) }))
 }
 
 // writeNodeLog writes the log. As with container logs, an error after the first bytes can only be
@@ -141,7 +140,7 @@ func (n nodeLogHandlers) getNodeFile(w http.ResponseWriter, r *http.Request, nam
 		http.Error(w, "404 page not found", http.StatusNotFound)
 		return
 	}
-	f, st, err := n.Logs.Open(name)
+	f, st, err := n.config.Logs.Open(name)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		http.Error(w, "404 page not found", http.StatusNotFound)
@@ -157,7 +156,7 @@ func (n nodeLogHandlers) getNodeFile(w http.ResponseWriter, r *http.Request, nam
 	case strings.HasSuffix(name, "/"):
 		http.Error(w, "404 page not found", http.StatusNotFound)
 	default:
-		n.ended(r, n.stream(w, func() error { return writeNodeFile(w, r, f, st) }))
+		n.out.logAborted(r, n.out.stream(w, func() error { return writeNodeFile(w, r, f, st) }))
 	}
 }
 
@@ -206,5 +205,5 @@ func (n nodeLogHandlers) listNodeFolder(w http.ResponseWriter, r *http.Request, 
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	_, err = io.WriteString(w, list.String())
-	n.ended(r, err)
+	n.out.logAborted(r, err)
 }

@@ -38,7 +38,7 @@ func nodeLogsDoor(t testing.TB, query bool, script string) (http.Handler, string
 		}
 	}
 	n := nodeLogHandlers{
-		testAnswerer(),
+		testResponder(),
 		NodeLogs{Logs: &nodelogs.Logs{Dir: dir, Journalctl: journalctl}, Query: query},
 		semaphore.NewWeighted(maxLogQueries),
 	}
@@ -150,7 +150,7 @@ func TestNodeLogQueriesAreBounded(t *testing.T) {
 	mux, dir := nodeLogsDoor(t, true, "echo logged")
 	full := semaphore.NewWeighted(maxLogQueries)
 	full.TryAcquire(maxLogQueries)
-	n := nodeLogHandlers{testAnswerer(), NodeLogs{Logs: &nodelogs.Logs{Dir: dir}}, full}
+	n := nodeLogHandlers{testResponder(), NodeLogs{Logs: &nodelogs.Logs{Dir: dir}}, full}
 	w := httptest.NewRecorder()
 	r := httptest.NewRequest(http.MethodGet, "/logs/?query=a", nil)
 	n.queryNodeLogs(w, r, r.URL.Query())

@@ -4,8 +4,8 @@ import "path/filepath"
 
 // The paths of the API. {uid} is optional.
 const (
-	PathHealthz       = "/healthz"       // on the kubelet's ports also /{name}
-	PathPods          = "/pods"          // on the local API ?watch=true
+	PathHealthz       = "/healthz" // on the kubelet's ports also /{name}
+	PathPods          = "/pods"
 	PathContainerLogs = "/containerLogs" // /{namespace}/{pod}/{container}, query of v1.PodLogOptions
 	PathExec          = "/exec"          // /{namespace}/{pod}/{uid}/{container}?command=…&input=1&output=1&error=1&tty=1
 	PathAttach        = "/attach"        // the same without command
@@ -26,16 +26,12 @@ const (
 	PathProbes        = "/metrics/probes"
 	PathSLIs          = "/metrics/slis"
 	PathVersion       = "/berth/v1/version"
-	PathProblems      = "/berth/v1/problems"
 	PathJournal       = "/berth/v1/journal" // subjects; /{namespace}/{pod} or ?subject= for entries
 	PathExplain       = "/berth/v1/explain" // /{namespace}/{pod} or ?subject=
-	PathEvents        = "/berth/v1/events"  // ?watch=true
 	PathRelease       = "/berth/v1/release" // POST /{namespace}/{pod}
 	PathSettings      = "/berth/v1/settings"
-	PathPulls         = "/berth/v1/pulls"
 	PathPruneImages   = "/berth/v1/images/prune" // POST images.PruneOptions
-	PathNode          = "/berth/v1/node"
-	PathHealth        = "/berth/v1/health" // a list of health.State
+	PathHealth        = "/berth/v1/health"       // a list of health.State
 	// PathThresholds lists the eviction thresholds.
 	PathThresholds = "/berth/v1/thresholds"
 	// PathResources returns a containermanager.Snapshot: the assignment of devices, CPUs, memory

@@ -9,13 +9,15 @@ import (
 	"berth/internal/pod"
 )
 
-// podFinder finds the pod or container of a path.
-type podFinder struct{ h *Handlers }
+type podFinder struct {
+	pods     Pods
+	observed func(uid pod.UID) (*pod.Status, bool)
+}
 
 // find returns the pod of this name; of two incarnations, the one that is not being deleted.
 func (f podFinder) find(namespace, name string) (*v1.Pod, bool) {
 	var found *v1.Pod
-	for _, p := range f.h.Pods() {
+	for _, p := range f.pods.List() {
 		if p.Namespace == namespace && p.Name == name && (found == nil || p.DeletionTimestamp == nil) {
 			found = p
 		}
@@ -27,7 +29,7 @@ func (f podFinder) find(namespace, name string) (*v1.Pod, bool) {
 func (f podFinder) streamedPod(w http.ResponseWriter, r *http.Request) (*v1.Pod, bool) {
 	p, ok := f.find(r.PathValue("namespace"), r.PathValue("pod"))
 	if uid := pod.UID(r.PathValue("uid")); ok && uid != "" && uid != p.UID {
-		if p, ok = f.h.Pod(uid); ok {
+		if p, ok = f.pods.Get(uid); ok {
 			ok = p.Namespace == r.PathValue("namespace") && p.Name == r.PathValue("pod")
 		}
 	}
@@ -44,7 +46,7 @@ func (f podFinder) runningContainer(w http.ResponseWriter, r *http.Request) (pod
 		return "", false
 	}
 	name := r.PathValue("container")
-	if s, ok := f.h.Observed(p.UID); ok {
+	if s, ok := f.observed(p.UID); ok {
 		if c := s.FindContainer(name); c != nil && c.State == pod.StateRunning {
 			return c.ID, true
 		}

@@ -17,7 +17,6 @@ import (
 // encodedFor is how long the JSON of a response is cached. Monitoring scrapes every 10 to 30 s.
 const encodedFor = time.Minute
 
-// podLists encode the lists of pods.
 type podLists struct {
 	pods, running podEncoder
 }
@@ -30,7 +29,6 @@ type podEncoder struct {
 	forget  *time.Timer            // guarded by mu; nil before the first list
 }
 
-// encodedPod is a pod and its JSON, both immutable.
 type encodedPod struct {
 	pod  *v1.Pod
 	json []byte

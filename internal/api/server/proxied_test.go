@@ -18,15 +18,15 @@ import (
 // in.
 func TestProxied(t *testing.T) {
 	cfg := wholeNode(t)
-	cfg.Handlers.Streaming = watchfulRuntime{t}
-	cfg.Handlers.Configz = func() any { return map[string]int{"maxPods": 110} }
+	cfg.Handlers.Streams.Runtime = watchfulRuntime{t}
+	cfg.Handlers.Configuration.Configz = func() any { return map[string]int{"maxPods": 110} }
 	cfg.Listen = func() (net.Listener, error) { return nil, net.ErrClosed }
 	cfg.Log = slog.New(slog.DiscardHandler)
 	open, err := server.New(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
-	cfg.Handlers.ObservedPods = func() []*pod.Status { return nil }
+	cfg.Handlers.Observed.List = func() []*pod.Status { return nil }
 	cfg.Kubelet = &server.Kubelet{DisableDebugging: true}
 	closed, err := server.New(cfg)
 	if err != nil {

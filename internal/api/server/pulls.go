@@ -8,7 +8,7 @@ import (
 	"berth/internal/pod"
 )
 
-// Pull is a current image pull, an item of the response of PathPulls.
+// Pull is a current image pull.
 type Pull struct {
 	Image string `json:"image"`
 	// Pods are the UIDs of the pods that need the image.

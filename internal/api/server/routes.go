@@ -9,6 +9,7 @@ import (
 // routes are the handlers of one listener, by subject.
 type routes struct {
 	agent       agentHandlers
+	node        nodeHandlers
 	images      imageHandlers
 	pods        podHandlers
 	logs        logHandlers
@@ -25,10 +26,11 @@ type routes struct {
 // local serves all paths of the unix socket.
 func (s *routes) local() http.Handler {
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET "+PathHealthz, s.agent.getHealthz)
 	mux.HandleFunc("GET "+PathPods, s.pods.getPods)
+	s.health.routeLocal(mux)
 	s.logs.route(mux)
 	s.agent.route(mux)
+	s.node.route(mux)
 	s.images.route(mux)
 	s.journal.route(mux)
 	s.stats.route(mux)
@@ -51,7 +53,7 @@ func (s *routes) secure(k *Kubelet) http.Handler {
 	mux := s.readOnlyPaths()
 	mux.HandleFunc("GET "+PathRunningPods, s.pods.getRunningPods)
 	mux.HandleFunc("GET "+PathRunningPods+"/{$}", s.pods.getRunningPods)
-	mux.HandleFunc("GET "+PathConfigz, s.agent.getConfigz)
+	s.agent.routeConfigz(mux)
 	s.logs.route(mux)
 	s.streams.route(mux)
 	s.nodeLogs.route(mux)
@@ -67,9 +69,7 @@ func (s *routes) secure(k *Kubelet) http.Handler {
 // proxied serves the paths of nodes/NAME/proxy.
 func (s *routes) proxied(k *Kubelet) http.Handler {
 	mux := s.readOnlyPaths()
-	if s.agent.h.Configz != nil {
-		mux.HandleFunc("GET "+PathConfigz, s.agent.getConfigz)
-	}
+	s.agent.routeConfigz(mux)
 	s.nodeLogs.route(mux)
 	if k != nil && k.DisableDebugging {
 		return withoutDebugging(asServed(mux))
@@ -82,14 +82,10 @@ func (s *routes) readOnly() http.Handler { return withoutDebugging(asServed(s.re
 
 func (s *routes) readOnlyPaths() *http.ServeMux {
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET "+PathPods, s.pods.getPodList)
-	mux.HandleFunc("GET "+PathPods+"/{$}", s.pods.getPodList)
+	mux.HandleFunc("GET "+PathPods, s.pods.getPods)
+	mux.HandleFunc("GET "+PathPods+"/{$}", s.pods.getPods)
 	s.stats.route(mux)
-	checks := []healthCheck{{"ping", healthy}, {"log", healthy}, {"syncloop", s.agent.h.Healthz}}
-	if devices := s.agent.h.DevicePlugins; devices != nil {
-		checks = append(checks, healthCheck{"device-plugin", devices})
-	}
-	s.health.route(mux, checks...)
+	s.health.route(mux, s.health.kubeletChecks()...)
 	return mux
 }
 

@@ -111,7 +111,6 @@ func New(cfg Config) (*Server, error) {
 	return s, nil
 }
 
-// kubelet adds the ports of kubelet mode.
 func (b *builder) kubelet(k *Kubelet) error {
 	if k.ListenSecure != nil {
 		if err := b.secure(k); err != nil {
@@ -149,39 +148,39 @@ func newBuilder(cfg Config) *builder {
 	}
 }
 
-// add adds a listener and returns it with its handlers.
 func (b *builder) add(name string, listen func() (net.Listener, error), lim limits) (*listener, *routes) {
-	lim.known, lim.strangers = computeShare(lim.known, b.cfg.OpenFiles), computeShare(lim.strangers, b.cfg.OpenFiles)
+	lim.admitted, lim.unadmitted = computeShare(lim.admitted, b.cfg.OpenFiles), computeShare(lim.unadmitted, b.cfg.OpenFiles)
 	l := &listener{
 		name: name, listen: listen, limits: lim, requests: semaphore.NewWeighted(int64(lim.requests)), log: b.cfg.Log,
 	}
 	b.listeners = append(b.listeners, l)
-	return l, b.routes(&answerer{name: name, streams: semaphore.NewWeighted(int64(lim.streams)), log: b.cfg.Log})
+	return l, b.routes(&responder{name: name, streams: semaphore.NewWeighted(int64(lim.streams)), log: b.cfg.Log})
 }
 
 // unlistened returns handlers for requests within the process.
 func (b *builder) unlistened(name string) *routes {
-	return b.routes(&answerer{name: name, streams: semaphore.NewWeighted(int64(localLimits.streams)), log: b.cfg.Log})
+	return b.routes(&responder{name: name, streams: semaphore.NewWeighted(int64(localLimits.streams)), log: b.cfg.Log})
 }
 
-func (b *builder) routes(a *answerer) *routes {
+func (b *builder) routes(out *responder) *routes {
 	h := &b.cfg.Handlers
-	finder := podFinder{h}
+	finder := podFinder{h.Pods, h.Observed.Get}
 	r := &routes{
-		agent:   agentHandlers{a, h},
-		images:  imageHandlers{a, h},
-		pods:    podHandlers{a, h, b.lists},
-		logs:    logHandlers{a, finder, b.watches},
-		streams: streamHandlers{a, finder, h.Streaming, h.PodDialer, b.joiner},
-		journal: journalHandlers{a, h},
-		stats:   statsHandlers{a, h.Stats, b.cfg.Scrapes},
-		health:  healthHandlers{a, b.metrics},
-		debug:   debugHandlers{a, b.cfg.Debug},
+		agent:    agentHandlers{out, h.Agent, h.Configuration},
+		node:     nodeHandlers{out, h.Thresholds, h.Resources, h.View},
+		images:   imageHandlers{out, h.Images},
+		pods:     podHandlers{out, h.Pods, h.Observed, b.lists},
+		logs:     logHandlers{out, finder, h.Logs, b.watches},
+		streams:  streamHandlers{out, finder, h.Streams, b.joiner},
+		journal:  journalHandlers{out, h},
+		stats:    statsHandlers{out, h.Stats, b.cfg.Scrapes},
+		health:   healthHandlers{out, b.metrics, h.Health},
+		debug:    debugHandlers{out, b.cfg.Debug},
+		nodeLogs: nodeLogHandlers{out, b.cfg.NodeLogs, semaphore.NewWeighted(maxLogQueries)},
 	}
-	r.nodeLogs = nodeLogHandlers{a, b.cfg.NodeLogs, semaphore.NewWeighted(maxLogQueries)}
 	if k := b.cfg.Kubelet; k != nil {
-		r.checkpoints = checkpointHandlers{a, finder, k.Checkpoints}
-		r.zpages = zpageHandlers{answerer: a, h: h}
+		r.checkpoints = checkpointHandlers{out, finder, k.Checkpoints}
+		r.zpages = zpageHandlers{out: out, version: h.Agent.Version, settings: h.Configuration.Settings}
 	}
 	return r
 }

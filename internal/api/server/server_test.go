@@ -1,12 +1,11 @@
 package server_test
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
 	"log/slog"
-	"maps"
 	"net"
 	"net/http"
 	"slices"
@@ -21,7 +20,7 @@ import (
 	"berth/internal/api/server"
 	"berth/internal/pod"
 	"berth/internal/record/journal"
-	"berth/internal/source/manifest"
+	"berth/internal/runtime/images"
 )
 
 func TestNewNeedsEverything(t *testing.T) {
@@ -32,11 +31,13 @@ func TestNewNeedsEverything(t *testing.T) {
 		want    string
 	}{
 		"nothing": {func(*server.Handlers) {}, nil, ""},
-		"some":    {func(h *server.Handlers) { h.Pods, h.Stop = nil, nil }, nil, "Pods, Stop"},
+		"some":    {func(h *server.Handlers) { h.Pods.List, h.Agent.Stop = nil, nil }, nil, "Pods.List, Agent.Stop"},
 		"half of exec": {
-			func(h *server.Handlers) { h.Observed = func(pod.UID) (*pod.Status, bool) { return nil, false } }, nil, "Streaming",
+			func(h *server.Handlers) {
+				h.Streams.PodDialer = func(context.Context, *pod.SandboxStatus) (server.Dialer, error) { return nil, nil }
+			}, nil, "Streams.Runtime",
 		},
-		"those of the kubelet's ports": {func(*server.Handlers) {}, &server.Kubelet{}, "ObservedPods, Configz"},
+		"those of the kubelet's ports": {func(*server.Handlers) {}, &server.Kubelet{}, "Observed.List, Configuration.Configz"},
 	} {
 		h := newNode().handlers()
 		c.take(&h)
@@ -65,8 +66,6 @@ func TestAnswers(t *testing.T) {
 			{"POST", "/healthz", "", answer{405, "Method Not Allowed\n"}},
 			{"GET", "/nothing", "", answer{404, "404 page not found\n"}},
 			{"GET", "/pods", "", answer{200, `{"kind":"PodList","apiVersion":"v1","metadata":{},"items":[]}` + "\n"}},
-			{"GET", "/pods?watch=perhaps", "", answer{400, "watch: \"perhaps\" is neither true nor false\n"}},
-			{"GET", "/berth/v1/problems", "", answer{200, "[]\n"}},
 			{"GET", "/berth/v1/journal/default/nobody", "", answer{404, "the journal has nothing of that name\n"}},
 			{"GET", "/berth/v1/journal?subject=nothing.yaml", "", answer{404, "the journal has nothing of that name\n"}},
 			{"GET", "/berth/v1/journal", "", answer{200, `[{"uid":"1","Namespace":"default","Name":"web"},{"Namespace":"","Name":"broken.yaml"}]` + "\n"}},
@@ -100,12 +99,6 @@ func TestAnswers(t *testing.T) {
 		if len(entries) != 1 || entries[0].Error != "no name" {
 			t.Errorf("journal of the manifest: got %+v", entries)
 		}
-		n.problems = []manifest.Problem{{Path: "/m/broken.yaml", Severity: manifest.SeverityError, Message: "no name"}}
-		var problems []manifest.Problem
-		decode(t, a.get("/berth/v1/problems"), &problems)
-		if diff := cmp.Diff(n.problems, problems); diff != "" {
-			t.Errorf("problems (-want +got):\n%s", diff)
-		}
 	})
 }
 
@@ -136,110 +129,48 @@ func TestPods(t *testing.T) {
 	})
 }
 
-func TestWatch(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n := newNode(aPod("b", "2", v1.PodRunning), aPod("a", "1", v1.PodPending))
-		a := serve(t, n.handlers())
-		next, end := a.watch()
-		expect := func(want ...string) {
-			t.Helper()
-			for _, w := range want {
-				if got := next(); got != w {
-					t.Fatalf("got %q, want %q", got, w)
-				}
-			}
-		}
-		expect("ADDED a Pending", "ADDED b Running", "BOOKMARK")
-
-		n.set(aPod("a", "1", v1.PodRunning))
-		expect("MODIFIED a Running")
-		n.set(aPod("a", "1", v1.PodRunning)) // told, but nothing changed
-		n.tell("9")                          // never seen
-		synctest.Wait()
-		n.remove("1")
-		n.set(aPod("a", "4", v1.PodPending))
-		expect("DELETED a Running", "ADDED a Pending")
-		n.tell("") // problems changed
-		expect("BOOKMARK")
-
-		end()
-		synctest.Wait()
-		if got := n.subscribers(); got != 0 {
-			t.Errorf("%d subscriptions are left after the client went", got)
-		}
-	})
+// blockingImages are images whose removal goes on until its context is done.
+func blockingImages(ctx context.Context, _ images.PruneOptions) ([]images.Verdict, error) {
+	<-ctx.Done()
+	return nil, ctx.Err()
 }
 
-func TestWatchEndsWithTheServer(t *testing.T) {
+func TestStreamEndsWithTheServer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n := newNode()
-		a := serve(t, n.handlers())
-		next, end := a.watch()
+		h := newNode().handlers()
+		h.Images = blockingImages
+		a := serve(t, h)
+		resp, end := a.stream()
 		defer end()
-		if got := next(); got != "BOOKMARK" {
-			t.Fatalf("got %q", got)
-		}
+		synctest.Wait()
 		a.stop()
-		if got := next(); got != "EOF" {
-			t.Errorf("got %q, want the end of a complete answer", got)
+		if got, want := <-resp, (answer{503, "context canceled\n"}); got != want {
+			t.Errorf("got %+v, want a complete answer, %+v", got, want)
 		}
 	})
 }
 
-// A client that does not read must not hold up the agent, and must find the newest state when it
-// reads on.
-func TestWatchOfSlowClient(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n := newNode()
-		a := serve(t, n.handlers())
-		next, end := a.watch()
-		defer end()
-		if got := next(); got != "BOOKMARK" {
-			t.Fatalf("got %q", got)
-		}
-		// The client's reader takes what is sent, up to its buffers; this much does not fit.
-		const pods, rounds = 50, 40
-		for round := range rounds {
-			for i := range pods {
-				p := aPod(fmt.Sprintf("p%02d", i), pod.UID(fmt.Sprint(i)), v1.PodPending)
-				p.Annotations = map[string]string{"fill": strings.Repeat("x", 1000)}
-				if round == rounds-1 {
-					p.Status.Phase = v1.PodRunning
-				}
-				n.set(p) // must not block; a bubble would find the deadlock
-			}
-			synctest.Wait()
-		}
-		events, last := 0, map[string]string{}
-		for len(last) < pods || slices.ContainsFunc(slices.Collect(maps.Values(last)), func(phase string) bool { return phase != "Running" }) {
-			event := strings.Fields(next())
-			if len(event) != 3 {
-				t.Fatalf("the watch broke off: %q after %d events", event, events)
-			}
-			events++
-			last[event[1]] = event[2]
-		}
-		if events >= pods*rounds {
-			t.Errorf("%d events: none were merged", events)
-		}
-	})
-}
-
+// A client that does not read must not hold up the end of the agent.
 func TestRunEndsThoughAClientDoesNotRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n := newNode()
-		a := serve(t, n.handlers())
+		begun := false
+		h := newNode().handlers()
+		h.Images = func(context.Context, images.PruneOptions) ([]images.Verdict, error) {
+			begun = true
+			return slices.Repeat([]images.Verdict{{ID: "sha256:1"}}, 10_000), nil
+		}
+		a := serve(t, h)
 		conn, err := a.listen.dial(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer conn.Close()
-		if _, err := conn.Write([]byte("GET /pods?watch=true HTTP/1.1\r\nHost: node\r\n\r\n")); err != nil {
+		if _, err := conn.Write([]byte("POST /berth/v1/images/prune HTTP/1.1\r\nHost: node\r\nContent-Length: 0\r\n\r\n")); err != nil {
 			t.Fatal(err)
 		}
 		synctest.Wait() // the handler is stuck in its first write: a pipe has no buffer
-		if n.subscribers() != 1 {
-			t.Fatal("the watch has not begun")
+		if !begun {
+			t.Fatal("the stream has not begun")
 		}
 		a.stop()
 		synctest.Wait()
@@ -297,46 +228,52 @@ func TestBodyMustCome(t *testing.T) {
 }
 
 // A stream has no time limit, in neither direction.
-func TestQuietWatchGoesOn(t *testing.T) {
+func TestQuietStreamGoesOn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n := newNode()
-		a := serve(t, n.handlers())
-		next, end := a.watch()
-		defer end()
-		if got := next(); got != "BOOKMARK" {
-			t.Fatalf("got %q", got)
+		h := newNode().handlers()
+		h.Images = func(ctx context.Context, _ images.PruneOptions) ([]images.Verdict, error) {
+			select {
+			case <-time.After(24 * time.Hour):
+			case <-ctx.Done():
+			}
+			return nil, ctx.Err()
 		}
-		time.Sleep(24 * time.Hour)
-		n.set(aPod("a", "1", v1.PodPending))
-		if got := next(); got != "ADDED a Pending" {
-			t.Errorf("a day later: got %q", got)
+		resp, end := serve(t, h).stream()
+		defer end()
+		if got, want := <-resp, (answer{200, "[]\n"}); got != want {
+			t.Errorf("a day later: got %+v, want %+v", got, want)
 		}
 	})
 }
 
 func TestTooManyStreams(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a := serve(t, newNode().handlers())
+		h := newNode().handlers()
+		h.Images = blockingImages
+		a := serve(t, h)
 		var ends []func()
 		for range 32 {
-			next, end := a.watch()
-			next()
+			_, end := a.stream()
 			ends = append(ends, end)
 		}
-		if got := a.get("/pods?watch=true"); got.Status != http.StatusTooManyRequests {
-			t.Errorf("one watch too many: got %+v", got)
+		synctest.Wait()
+		if got := a.ask("POST", server.PathPruneImages, nil); got.Status != http.StatusTooManyRequests {
+			t.Errorf("one stream too many: got %+v", got)
 		}
 		if got := a.get("/pods"); got.Status != http.StatusOK {
-			t.Errorf("watches keep others from asking: got %+v", got)
+			t.Errorf("streams keep others from asking: got %+v", got)
 		}
 		for _, end := range ends {
 			end()
 		}
 		synctest.Wait()
-		next, end := a.watch()
+		resp, end := a.stream()
 		defer end()
-		if got := next(); got != "BOOKMARK" {
-			t.Errorf("after the others went: got %q", got)
+		synctest.Wait()
+		select {
+		case got := <-resp:
+			t.Errorf("after the others went: got %+v", got)
+		default:
 		}
 	})
 }

@@ -8,7 +8,7 @@ import (
 
 // statsHandlers serve the resource usage of pods and node.
 type statsHandlers struct {
-	*answerer
+	out     *responder
 	stats   Stats // nil: the paths do not exist
 	scrapes map[string]http.Handler
 }
@@ -40,9 +40,9 @@ func (s statsHandlers) getSummary(w http.ResponseWriter, r *http.Request) {
 	}
 	sum, err := s.stats.Summary(r.Context(), scope)
 	if err != nil {
-		s.log.Warn("summary of use failed", "error", err)
+		s.out.log.Warn("summary of use failed", "error", err)
 		http.Error(w, "Internal Error: "+err.Error(), http.StatusInternalServerError)
 		return
 	}
-	s.writeJSON(w, r, sum)
+	s.out.writeJSON(w, r, sum)
 }

@@ -47,7 +47,7 @@ func TestStatsSummary(t *testing.T) {
 		{"GET", "/stats/summary", "", errors.New("no disk"), 500, "Internal Error: no disk"},
 	}
 	for _, tt := range tests {
-		s := statsHandlers{answerer: testAnswerer(), stats: fakeStats{tt.err}}
+		s := statsHandlers{out: testResponder(), stats: fakeStats{tt.err}}
 		mux := http.NewServeMux()
 		s.route(mux)
 		r := httptest.NewRequest(tt.method, tt.path, strings.NewReader(tt.form))

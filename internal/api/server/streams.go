@@ -16,7 +16,6 @@ import (
 	"k8s.io/streaming/pkg/httpstream/wsstream"
 
 	"berth/internal/api/streams"
-	"berth/internal/pod"
 )
 
 // maxForwardedPorts bounds the ports of one request of the old WebSocket protocol, which lists them
@@ -25,17 +24,16 @@ const maxForwardedPorts = 64
 
 // streamHandlers connect clients to containers and pods.
 type streamHandlers struct {
-	*answerer
-	podFinder
-	runtime   Streaming
-	podDialer func(context.Context, *pod.SandboxStatus) (Dialer, error)
-	joiner    *streams.Joiner
+	out     *responder
+	pods    podFinder
+	streams Streams
+	joiner  *streams.Joiner
 }
 
 // route adds the streaming paths, if available. The methods are those of the API server: POST for
 // SPDY, GET for WebSocket, which has no other.
 func (s streamHandlers) route(mux *http.ServeMux) {
-	if s.runtime == nil {
+	if s.streams.Runtime == nil {
 		return
 	}
 	for _, method := range []string{http.MethodGet, http.MethodPost} {
@@ -61,12 +59,12 @@ func (s streamHandlers) exec(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "you must specify a command", http.StatusBadRequest)
 		return
 	}
-	id, ok := s.runningContainer(w, r)
+	id, ok := s.pods.runningContainer(w, r)
 	if !ok {
 		return
 	}
 	s.join(w, r, wanted, func(ctx context.Context) (string, error) {
-		return s.runtime.Exec(ctx, &runtimeapi.ExecRequest{
+		return s.streams.Runtime.Exec(ctx, &runtimeapi.ExecRequest{
 			ContainerId: string(id), Cmd: q["command"],
 			Stdin: wanted.Stdin, Stdout: wanted.Stdout, Stderr: wanted.Stderr, Tty: wanted.TTY,
 		})
@@ -80,12 +78,12 @@ func (s streamHandlers) attach(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
-	id, ok := s.runningContainer(w, r)
+	id, ok := s.pods.runningContainer(w, r)
 	if !ok {
 		return
 	}
 	s.join(w, r, wanted, func(ctx context.Context) (string, error) {
-		return s.runtime.Attach(ctx, &runtimeapi.AttachRequest{
+		return s.streams.Runtime.Attach(ctx, &runtimeapi.AttachRequest{
 			ContainerId: string(id), Stdin: wanted.Stdin, Stdout: wanted.Stdout, Stderr: wanted.Stderr, Tty: wanted.TTY,
 		})
 	})
@@ -98,28 +96,28 @@ func (s streamHandlers) portForward(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
-	p, ok := s.streamedPod(w, r)
+	p, ok := s.pods.streamedPod(w, r)
 	if !ok {
 		return
 	}
-	observed, ok := s.h.Observed(p.UID)
+	observed, ok := s.pods.observed(p.UID)
 	if !ok || observed.ReadySandbox() == nil {
 		http.Error(w, fmt.Sprintf("pod %q has no sandbox that is ready", p.Name), http.StatusNotFound)
 		return
 	}
-	if httpstream.IsUpgradeRequest(r) && s.podDialer != nil && (!wsstream.IsWebSocketRequest(r) || wsstream.IsWebSocketRequestWithTunnelingProtocol(r)) {
-		dial, err := s.podDialer(r.Context(), observed.ReadySandbox())
+	if httpstream.IsUpgradeRequest(r) && s.streams.PodDialer != nil && (!wsstream.IsWebSocketRequest(r) || wsstream.IsWebSocketRequestWithTunnelingProtocol(r)) {
+		dial, err := s.streams.PodDialer(r.Context(), observed.ReadySandbox())
 		if err != nil {
 			refuseRuntime(w, err)
 			return
 		}
 		if dial != nil {
-			s.ended(r, s.stream(w, func() error { return s.joiner.Forward(w, r, observed.ReadySandbox().ID, dial) }))
+			s.out.logAborted(r, s.out.stream(w, func() error { return s.joiner.Forward(w, r, observed.ReadySandbox().ID, dial) }))
 			return
 		}
 	}
 	s.join(w, r, streams.Options{Ports: true}, func(ctx context.Context) (string, error) {
-		return s.runtime.PortForward(ctx, &runtimeapi.PortForwardRequest{PodSandboxId: string(observed.ReadySandbox().ID), Port: ports})
+		return s.streams.Runtime.PortForward(ctx, &runtimeapi.PortForwardRequest{PodSandboxId: string(observed.ReadySandbox().ID), Port: ports})
 	})
 }
 
@@ -130,12 +128,12 @@ func (s streamHandlers) runCommand(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "you must specify a command: cmd=", http.StatusBadRequest)
 		return
 	}
-	id, ok := s.runningContainer(w, r)
+	id, ok := s.pods.runningContainer(w, r)
 	if !ok {
 		return
 	}
-	s.ended(r, s.stream(w, func() error { // runs as long as the command
-		resp, err := s.runtime.ExecSync(r.Context(), &runtimeapi.ExecSyncRequest{ContainerId: string(id), Cmd: cmd})
+	s.out.logAborted(r, s.out.stream(w, func() error { // runs as long as the command
+		resp, err := s.streams.Runtime.ExecSync(r.Context(), &runtimeapi.ExecSyncRequest{ContainerId: string(id), Cmd: cmd})
 		if err != nil {
 			refuseRuntime(w, err)
 			return nil
@@ -167,7 +165,7 @@ func (s streamHandlers) join(w http.ResponseWriter, r *http.Request, wanted stre
 		http.Error(w, fmt.Sprintf("the container runtime waits for the stream at %q, which is no URL", runtimeURL), http.StatusInternalServerError)
 		return
 	}
-	s.ended(r, s.stream(w, func() error { return s.joiner.Join(w, r, target, wanted) }))
+	s.out.logAborted(r, s.out.stream(w, func() error { return s.joiner.Join(w, r, target, wanted) }))
 }
 
 // refuseRuntime responds with an error of the runtime.

@@ -69,14 +69,13 @@ func FuzzStreamQueries(f *testing.F) {
 	dir := f.TempDir()
 	f.Fuzz(func(t *testing.T, query string) {
 		runtime := pickyRuntime{t}
-		finder := podFinder{&Handlers{
-			Pods:     func() []*v1.Pod { return []*v1.Pod{runs} },
-			Pod:      func(pod.UID) (*v1.Pod, bool) { return runs, true },
-			Observed: func(pod.UID) (*pod.Status, bool) { return observed, true },
-		}}
+		finder := podFinder{
+			Pods{List: func() []*v1.Pod { return []*v1.Pod{runs} }, Get: func(pod.UID) (*v1.Pod, bool) { return runs, true }},
+			func(pod.UID) (*pod.Status, bool) { return observed, true },
+		}
 		mux := http.NewServeMux()
-		streamHandlers{answerer: testAnswerer(), podFinder: finder, runtime: runtime}.route(mux)
-		checkpointHandlers{testAnswerer(), finder, Checkpoints{Runtime: runtime, Dir: dir}}.route(mux)
+		streamHandlers{out: testResponder(), pods: finder, streams: Streams{Runtime: runtime}}.route(mux)
+		checkpointHandlers{testResponder(), finder, Checkpoints{Runtime: runtime, Dir: dir}}.route(mux)
 		for _, path := range []string{
 			PathExec + "/default/web/main", PathAttach + "/default/web/main", PathPortForward + "/default/web", PathRun + "/default/web/main", PathCheckpoint + "/default/web/main",
 		} {

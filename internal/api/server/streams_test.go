@@ -146,8 +146,8 @@ func newStreamer(t *testing.T) *streamer {
 // not.
 func streamingNode(s *streamer) server.Handlers {
 	h := newNode(aPod("web", "2", v1.PodRunning), aPod("starting", "3", v1.PodPending)).handlers()
-	h.Streaming = s
-	h.Observed = func(uid pod.UID) (*pod.Status, bool) {
+	h.Streams.Runtime = s
+	h.Observed.Get = func(uid pod.UID) (*pod.Status, bool) {
 		return &pod.Status{
 			UID:        uid,
 			Sandboxes:  []pod.SandboxStatus{{ID: "s-web", Ready: true}},

@@ -19,30 +19,30 @@ type Scheduler interface {
 
 // addUnbound adds the pod of that name without a node, if there is one, with its timeline at the
 // end. The journal has none of a pod that was never tried, such as one with scheduling gates.
-func (h *Handlers) addUnbound(e *Explanation, namespace, name string) {
-	if h.Scheduler == nil || namespace == "" {
+func (x *Explain) addUnbound(e *Explanation, namespace, name string) {
+	if x.Scheduler == nil || namespace == "" {
 		return
 	}
-	u := h.Scheduler.Explain(namespace, name)
+	u := x.Scheduler.Explain(namespace, name)
 	if u == nil {
 		return
 	}
 	e.Unbound, e.Pods = u, append(e.Pods, u.Pod)
-	story := journal.Timeline{Subject: subjectOf(u.Pod), Seen: u.Pod.CreationTimestamp.Time, Entries: []journal.Entry{}}
+	timeline := journal.Timeline{Subject: subjectOf(u.Pod), Seen: u.Pod.CreationTimestamp.Time, Entries: []journal.Entry{}}
 	if i := slices.IndexFunc(e.Stories, func(t journal.Timeline) bool { return t.Subject.UID == u.UID }); i >= 0 {
-		story.Milestones, story.Entries = e.Stories[i].Milestones, e.Stories[i].Entries
+		timeline.Milestones, timeline.Entries = e.Stories[i].Milestones, e.Stories[i].Entries
 		e.Stories = slices.Delete(e.Stories, i, i+1)
 	}
-	e.Stories = append(e.Stories, story)
+	e.Stories = append(e.Stories, timeline)
 }
 
 // unboundSubjects returns the pods without a node that the journal does not have.
-func (h *Handlers) unboundSubjects() (subjects []journal.Subject) {
-	if h.Scheduler == nil {
+func (x *Explain) unboundSubjects() (subjects []journal.Subject) {
+	if x.Scheduler == nil {
 		return nil
 	}
-	for _, p := range h.Scheduler.Unbound() {
-		if _, known := h.Journal.SubjectOf(p.UID); !known {
+	for _, p := range x.Scheduler.Unbound() {
+		if _, known := x.Journal.SubjectOf(p.UID); !known {
 			subjects = append(subjects, subjectOf(p))
 		}
 	}

@@ -16,7 +16,7 @@ func TestOpenView(t *testing.T) {
 		t.Errorf("without views: %d %s", got.Status, got.Body)
 	}
 	failed := errors.New("no room")
-	h.OpenView = func(context.Context) error { return failed }
+	h.View = func(context.Context) error { return failed }
 	a := serve(t, h)
 	if got := a.ask(http.MethodPost, server.PathView, nil); got.Status != http.StatusServiceUnavailable || got.Body != "no room\n" {
 		t.Errorf("a view that cannot be had: %d %s", got.Status, got.Body)

@@ -19,7 +19,6 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// component is the component name on z-pages.
 const component = "kubelet"
 
 // zpagesWarning is the text on each page of KEP-4827 and KEP-4828.
@@ -27,8 +26,10 @@ const zpagesWarning = "Warning: This endpoint is not meant to be machine parseab
 
 // zpageHandlers serve the z-pages: the agent's status and flags.
 type zpageHandlers struct {
-	*answerer
-	h *Handlers
+	out     *responder
+	version func() Version
+	// settings is nil without a configuration.
+	settings func() ([]Setting, error)
 	// paths are those that /statusz lists.
 	paths []string
 }
@@ -36,7 +37,7 @@ type zpageHandlers struct {
 // route adds the enabled z-pages (feature gates ComponentStatusz and ComponentFlagz). It must be
 // called last: /statusz lists the paths that the mux has by then, and itself.
 func (z zpageHandlers) route(mux *http.ServeMux, k *Kubelet) {
-	if !k.DisableFlagz && z.h.Settings != nil {
+	if !k.DisableFlagz && z.settings != nil {
 		mux.HandleFunc("GET "+PathFlagz, z.getFlagz)
 	}
 	if k.DisableStatusz {
@@ -56,13 +57,13 @@ func (z zpageHandlers) route(mux *http.ServeMux, k *Kubelet) {
 func (z zpageHandlers) getStatusz(w http.ResponseWriter, r *http.Request) {
 	form, ok := negotiateZPage(acceptOf(r), kindStatusz)
 	if !ok {
-		z.refuseMedia(w, r)
+		z.out.refuseMedia(w, r)
 		return
 	}
-	page := computeStatusz(z.h.Version(), time.Now())
+	page := computeStatusz(z.version(), time.Now())
 	page.Paths = z.paths
 	if form.media == mediaText {
-		z.writeText(w, r, formatStatusz(&page))
+		z.out.writeText(w, r, formatStatusz(&page))
 		return
 	}
 	page.TypeMeta = form.typeMeta()
@@ -103,10 +104,10 @@ func formatStatusz(p *statuszv1beta1.Statusz) string {
 func (z zpageHandlers) getFlagz(w http.ResponseWriter, r *http.Request) {
 	form, ok := negotiateZPage(acceptOf(r), kindFlagz)
 	if !ok {
-		z.refuseMedia(w, r)
+		z.out.refuseMedia(w, r)
 		return
 	}
-	settings, err := z.h.Settings()
+	settings, err := z.settings()
 	var flags map[string]string
 	if err == nil {
 		flags, err = computeFlags(settings)
@@ -116,7 +117,7 @@ func (z zpageHandlers) getFlagz(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if form.media == mediaText {
-		z.writeText(w, r, formatFlagz(flags))
+		z.out.writeText(w, r, formatFlagz(flags))
 		return
 	}
 	z.writeZPage(w, r, form, flagzv1beta1.Flagz{
@@ -155,10 +156,8 @@ func formatFlagz(flags map[string]string) string {
 	return b.String()
 }
 
-// acceptOf returns the accepted media types of all Accept headers.
 func acceptOf(r *http.Request) string { return strings.Join(r.Header.Values("Accept"), ",") }
 
-// writeZPage writes a structured page.
 func (z zpageHandlers) writeZPage(w http.ResponseWriter, r *http.Request, form zpageForm, page any) {
 	b, err := encodeZPage(form.media, page)
 	if err == nil && form.media == mediaJSON && wantsIndent(r, form) {
@@ -175,7 +174,7 @@ func (z zpageHandlers) writeZPage(w http.ResponseWriter, r *http.Request, form z
 		w.Header().Set("Warning", fmt.Sprintf(`299 - "This version of the %s endpoint is deprecated. Please use a newer version."`, strings.ToLower(form.kind)))
 	}
 	_, err = w.Write(b)
-	z.ended(r, err)
+	z.out.logAborted(r, err)
 }
 
 func encodeZPage(media string, page any) ([]byte, error) {

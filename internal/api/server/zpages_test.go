@@ -28,7 +28,7 @@ func serveZPages(t *testing.T, k server.Kubelet) *kubelet {
 	t.Helper()
 	h := newNode().handlers()
 	started := time.Now().Add(-26*time.Hour - 3*time.Minute - 4*time.Second)
-	h.Version = func() server.Version { return server.Version{Version: "v1.36.3+berth.1", StartedAt: started} }
+	h.Agent.Version = func() server.Version { return server.Version{Version: "v1.36.3+berth.1", StartedAt: started} }
 	k.Authentication.Anonymous = true
 	scrapes := map[string]http.Handler{"/metrics": http.NotFoundHandler()}
 	return serveKubeletWith(t, server.Config{Handlers: h, Scrapes: scrapes}, k)

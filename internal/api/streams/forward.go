@@ -85,7 +85,6 @@ func (f *forwarder) accept(s httpstream.Stream, replied <-chan struct{}) error {
 	return nil
 }
 
-// portOf returns the pod's port of the stream.
 func portOf(s httpstream.Stream) (uint16, error) {
 	text := s.Headers().Get(v1.PortHeader)
 	port, err := strconv.ParseUint(text, 10, 16)

@@ -118,7 +118,7 @@ type relay struct {
 // send forwards the client's frames to the runtime, until the client disconnects. If the runtime
 // has disconnected, they are read and dropped, because unread frames would block the client.
 func (y *relay) send() {
-	gone := false
+	failed := false
 	for {
 		frame, err := y.client.ReadFrame()
 		if err != nil {
@@ -138,7 +138,7 @@ func (y *relay) send() {
 				y.resultStream.Store(uint32(f.StreamId))
 			}
 		}
-		gone = gone || y.runtime.write(frame) != nil
+		failed = failed || y.runtime.write(frame) != nil
 	}
 }
 
@@ -148,19 +148,19 @@ func (y *relay) receive() error {
 	for {
 		frame, err := y.runtime.ReadFrame()
 		result := spdy.StreamId(y.resultStream.Load())
-		ends := err != nil
+		last := err != nil
 		switch f := frame.(type) {
 		case *spdy.DataFrame:
 			given = given || f.StreamId == result && len(f.Data) > 0
 			if f.Flags&spdy.DataFlagFin != 0 {
 				y.open.Delete(f.StreamId)
-				ends = f.StreamId == result
+				last = f.StreamId == result
 			}
 		case *spdy.RstStreamFrame:
 			y.open.Delete(f.StreamId)
-			ends = f.StreamId == result
+			last = f.StreamId == result
 		}
-		if ends && !given && result != 0 {
+		if last && !given && result != 0 {
 			given = true
 			if err := y.client.write(&spdy.DataFrame{StreamId: result, Data: computeLostResult()}); err != nil {
 				return err

@@ -116,7 +116,6 @@ func (s *Joiner) pass(w http.ResponseWriter, r *http.Request, target *url.URL) {
 	proxy.ServeHTTP(client, r)
 }
 
-// refusal is an error response of the runtime's streaming server.
 type refusal struct {
 	status  int
 	message string

@@ -89,9 +89,9 @@ func (s *Joiner) translate(w http.ResponseWriter, r *http.Request, target *url.U
 	t := translation{to: to, from: from}
 	t.begin()
 	// Only this side writes to the error channel: reading from it ends when the client disconnects.
-	gone := make(chan struct{})
+	stopped := make(chan struct{})
 	go func() {
-		defer close(gone)
+		defer close(stopped)
 		_, _ = io.Copy(io.Discard, from[remotecommand.StreamErr])
 		conn.Close() // first, so that nothing waits for the runtime to read the rest
 		ours.Close()
@@ -106,7 +106,7 @@ func (s *Joiner) translate(w http.ResponseWriter, r *http.Request, target *url.U
 		_, err = from[remotecommand.StreamErr].Write(result) // the last data for the client
 	}
 	ws.Close() // the client may have closed it already
-	<-gone
+	<-stopped
 	input.Wait()
 	return err
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"net/http"
 	"slices"
 	"time"
@@ -13,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"berth/internal/api/nodeauthz"
+	"berth/internal/connlimit"
 	"berth/internal/localapi/kinds"
 )
 
@@ -76,12 +78,31 @@ func Bound(s *http.Server) {
 	s.DisableGeneralOptionsHandler = true
 }
 
+// Maximum numbers of open connections of the port: in all, and of unauthenticated clients.
+const (
+	maxConnections     = 1024
+	maxUnauthenticated = 256
+)
+
+// Bounded returns a listener with a bounded number of open connections, so that a silent or slow
+// client does not block others.
+func Bounded(l net.Listener) net.Listener {
+	return limitConnections(l, maxConnections, maxUnauthenticated)
+}
+
+func limitConnections(l net.Listener, total, unauthenticated int) net.Listener {
+	return connlimit.Listen(l, connlimit.Config{
+		Total: total, Admitted: total, Unadmitted: unauthenticated,
+		Origin: func(c net.Conn) any { return connlimit.Origin(c.RemoteAddr().String()) },
+	})
+}
+
 // Handler passes authorized requests to next, with the user in the context (UserOf). It serves
 // reviews, token requests and the OpenID documents itself.
 func (a *Access) Handler(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		rec := &recorder{ResponseWriter: w}
-		t := &trail{start: time.Now(), q: asks(r), from: r.RemoteAddr}
+		t := &trail{start: time.Now(), q: readRequest(r), from: r.RemoteAddr}
 		defer func() { a.audit(t, rec.code) }()
 		a.serve(rec, r, t, next)
 	})
@@ -95,23 +116,23 @@ func (a *Access) serve(w *recorder, r *http.Request, t *trail, next http.Handler
 		return
 	}
 	t.user = u
-	defer beginRequest(r.Context())()
+	defer connlimit.Begin(r.Context())()
 	if u, err = a.impersonate(u, r.Header); err != nil {
 		writeError(w, r, err)
 		return
 	}
 	t.user = u
-	lasts := spanOf(t.q, r)
-	var asked *http.Request
-	if lasts == long {
-		asked = asCame(r)
+	duration := durationOf(t.q, r)
+	var original *http.Request
+	if duration == long {
+		original = originalRequest(r)
 	}
 	strip(r.Header)
 	if !isClean(r) {
 		writeError(w, r, notFound())
 		return
 	}
-	done, ok := a.limits.begin(u, lasts)
+	done, ok := a.limits.begin(u, duration)
 	if !ok {
 		w.Header().Set("Retry-After", "1")
 		writeError(w, r, apierrors.NewTooManyRequests("Too many requests, please try again later.", 1))
@@ -127,18 +148,18 @@ func (a *Access) serve(w *recorder, r *http.Request, t *trail, next http.Handler
 		return
 	}
 	ctx := r.Context()
-	if lasts == long {
+	if duration == long {
 		a.readUntil(w, time.Time{})
-		var over func()
-		ctx, over = a.keep(asked, t.q, w)
-		defer over()
+		var untrack func()
+		ctx, untrack = a.track(original, t.q, w)
+		defer untrack()
 	}
 	if r.Body != http.NoBody {
 		r.Body = http.MaxBytesReader(w.ResponseWriter, r.Body, maxBody)
 	}
 	r = r.WithContext(WithUser(ctx, u))
-	if own := a.own(t.q); own != nil {
-		own(w, r)
+	if h := a.handlerOf(t.q); h != nil {
+		h(w, r)
 		return
 	}
 	next.ServeHTTP(w, r)
@@ -152,8 +173,8 @@ func (a *Access) readUntil(w http.ResponseWriter, end time.Time) {
 	}
 }
 
-// own returns the handler of what this package serves itself, nil if there is none.
-func (a *Access) own(q kinds.Request) http.HandlerFunc {
+// handlerOf returns the handler of a request that this package serves, nil for any other.
+func (a *Access) handlerOf(q kinds.Request) http.HandlerFunc {
 	switch {
 	case isReview(q):
 		return a.serveReview
@@ -181,7 +202,6 @@ func document(mediaType string, content func() ([]byte, error)) http.HandlerFunc
 	}
 }
 
-// unauthorized returns the API error for a failed authentication.
 func (a *Access) unauthorized(err error) error {
 	var token errToken
 	if errors.Is(err, errUnknown) || errors.As(err, &token) {
@@ -233,7 +253,6 @@ func (a *Access) allowsNodeAPI(u *User, q kinds.Request, r *http.Request) bool {
 	})
 }
 
-// notFound returns the error for an unknown path.
 func notFound() error {
 	err := failure(http.StatusNotFound, metav1.StatusReasonNotFound, "the server could not find the requested resource")
 	err.ErrStatus.Details = &metav1.StatusDetails{}

@@ -12,6 +12,8 @@ import (
 
 	"golang.org/x/sys/unix"
 	authenticationv1 "k8s.io/api/authentication/v1"
+
+	"berth/internal/connlimit"
 )
 
 // errUnknown is the error for a request without valid credentials.
@@ -62,7 +64,7 @@ type peerKey struct{}
 func ConnContext(ctx context.Context, c net.Conn) context.Context {
 	u, ok := c.(*net.UnixConn)
 	if !ok {
-		return withConnection(ctx, c)
+		return connlimit.ConnContext(ctx, c)
 	}
 	raw, err := u.SyscallConn()
 	if err != nil {

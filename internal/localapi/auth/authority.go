@@ -189,7 +189,6 @@ func (a *Authority) Client(user string, groups []string, life time.Duration) (ce
 	return encodeCertificate(der), key, err
 }
 
-// known returns the user of a client certificate.
 func (a *Authority) known(chain []*x509.Certificate) (*User, error) {
 	leaf := chain[0]
 	if _, err := leaf.Verify(x509.VerifyOptions{Roots: a.ca.Load().pool, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}); err != nil {

@@ -4,7 +4,5 @@ import "net"
 
 // BoundedTo is Bounded with other bounds.
 func BoundedTo(l net.Listener, most, unknown int) net.Listener {
-	b := Bounded(l).(*boundedListener)
-	b.most, b.mostUnknown = most, unknown
-	return b
+	return limitConnections(l, most, unknown)
 }

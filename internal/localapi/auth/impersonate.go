@@ -21,31 +21,31 @@ func (a *Access) impersonate(u *User, h http.Header) (*User, error) {
 	name, groups, uid, extra := h.Get("Impersonate-User"), h.Values("Impersonate-Group"), h.Get("Impersonate-Uid"), impersonatedExtra(h)
 	if name == "" {
 		if len(groups) > 0 || uid != "" || len(extra) > 0 {
-			return nil, apierrors.NewInternalError(fmt.Errorf("requested %v without impersonating a user", asked(groups, uid, extra)))
+			return nil, apierrors.NewInternalError(fmt.Errorf("requested %v without impersonating a user", describeHeaders(groups, uid, extra)))
 		}
 		return u, nil
 	}
-	whom := &User{Name: name, UID: uid, Groups: slices.Clone(groups), Extra: extra, By: u}
+	target := &User{Name: name, UID: uid, Groups: slices.Clone(groups), Extra: extra, By: u}
 	rules := a.cfg.Rules.Rules()
-	for _, q := range impersonations(whom) {
+	for _, q := range impersonations(target) {
 		if _, ok := rules.Allows(u, q); !ok {
 			return nil, forbidden(u, q, "")
 		}
 	}
 	if namespace, _, ok := splitServiceAccount(name); ok && len(groups) == 0 {
-		whom.Groups = serviceAccountGroups(namespace)
+		target.Groups = serviceAccountGroups(namespace)
 	}
 	switch {
 	case name != anonymousUser:
-		whom.Groups = authenticated(whom.Groups)
-	case !whom.in(unauthenticatedGroup):
-		whom.Groups = append(whom.Groups, unauthenticatedGroup)
+		target.Groups = authenticated(target.Groups)
+	case !target.in(unauthenticatedGroup):
+		target.Groups = append(target.Groups, unauthenticatedGroup)
 	}
-	return whom, nil
+	return target, nil
 }
 
-// asked lists the headers that were set without a user.
-func asked(groups []string, uid string, extra map[string]authenticationv1.ExtraValue) string {
+// describeHeaders lists the headers that were set without a user.
+func describeHeaders(groups []string, uid string, extra map[string]authenticationv1.ExtraValue) string {
 	var list []string
 	for _, g := range groups {
 		list = append(list, "group "+g)
@@ -61,30 +61,30 @@ func asked(groups []string, uid string, extra map[string]authenticationv1.ExtraV
 }
 
 // impersonations returns the permissions that are required to impersonate a user.
-func impersonations(whom *User) []kinds.Request {
+func impersonations(target *User) []kinds.Request {
 	core := schema.GroupVersion{Version: "v1"}
 	authn := authenticationv1.SchemeGroupVersion
-	ask := func(gv schema.GroupVersion, resource, name string) kinds.Request {
+	permission := func(gv schema.GroupVersion, resource, name string) kinds.Request {
 		return kinds.Request{Verb: "impersonate", GroupVersion: gv, Resource: resource, Name: name}
 	}
-	user := ask(core, "users", whom.Name)
-	if namespace, name, ok := splitServiceAccount(whom.Name); ok {
-		user = ask(core, "serviceaccounts", name)
+	user := permission(core, "users", target.Name)
+	if namespace, name, ok := splitServiceAccount(target.Name); ok {
+		user = permission(core, "serviceaccounts", name)
 		user.Namespace = namespace
 	}
 	list := []kinds.Request{user}
-	for _, g := range whom.Groups {
-		list = append(list, ask(core, "groups", g))
+	for _, g := range target.Groups {
+		list = append(list, permission(core, "groups", g))
 	}
-	for key, values := range whom.Extra {
+	for key, values := range target.Extra {
 		for _, v := range values {
-			q := ask(authn, "userextras", v)
+			q := permission(authn, "userextras", v)
 			q.Subresource = key
 			list = append(list, q)
 		}
 	}
-	if whom.UID != "" {
-		list = append(list, ask(authn, "uids", whom.UID))
+	if target.UID != "" {
+		list = append(list, permission(authn, "uids", target.UID))
 	}
 	return list
 }
@@ -115,14 +115,14 @@ func impersonatedExtra(h http.Header) map[string]authenticationv1.ExtraValue {
 // forbidden returns kube-apiserver's error for an unauthorized request; reason is "" if no rule
 // allows it.
 func forbidden(u *User, q kinds.Request, reason string) *apierrors.StatusError {
-	text := cannot(u, q)
+	text := describeForbidden(u, q)
 	if reason != "" {
 		text += ": " + reason
 	}
 	return apierrors.NewForbidden(schema.GroupResource{Group: q.Group, Resource: q.Resource}, q.Name, errors.New(text))
 }
 
-func cannot(u *User, q kinds.Request) string {
+func describeForbidden(u *User, q kinds.Request) string {
 	if !q.NamesResource() {
 		return fmt.Sprintf("User %q cannot %s path %q", u.Name, q.Verb, q.Path)
 	}

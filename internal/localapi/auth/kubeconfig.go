@@ -28,7 +28,7 @@ func WriteAdmin(path, server string, a *Authority) error {
 type Grant struct {
 	// Rule is what its user may do, in addition to the rules file. Users has only that user, and
 	// Groups its groups. A rule without verbs, resources and paths adds nothing.
-	Rule
+	Rule Rule
 	// Life is the validity of the certificate.
 	Life time.Duration
 	// Token authenticates the user in place of a certificate; "" creates a certificate.
@@ -40,12 +40,12 @@ type Grant struct {
 // Kubeconfig returns a kubeconfig of a user, with a certificate of the authority or a token, and
 // adds the rule to the rules file: for the user only, not for its groups.
 func Kubeconfig(a *Authority, rulesPath string, g Grant) ([]byte, error) {
-	if len(g.Users) != 1 {
+	if len(g.Rule.Users) != 1 {
 		return nil, errors.New("a kubeconfig is of one user: name it by --user")
 	}
 	content, err := kubeconfig(a, g)
 	if err != nil {
-		return nil, fmt.Errorf("kubeconfig of %q: %w", g.Users[0], err)
+		return nil, fmt.Errorf("kubeconfig of %q: %w", g.Rule.Users[0], err)
 	}
 	r := g.Rule
 	r.Groups = nil
@@ -53,17 +53,17 @@ func Kubeconfig(a *Authority, rulesPath string, g Grant) ([]byte, error) {
 		return content, nil
 	}
 	if wrong := r.prepare(); wrong != nil {
-		return nil, fmt.Errorf("rule of %q: %s: %w", g.Users[0], wrong.field, wrong.err)
+		return nil, fmt.Errorf("rule of %q: %s: %w", g.Rule.Users[0], wrong.field, wrong.err)
 	}
 	return content, addRule(rulesPath, r)
 }
 
 func kubeconfig(a *Authority, g Grant) ([]byte, error) {
-	user := g.Users[0]
+	user := g.Rule.Users[0]
 	known := &clientcmdapi.AuthInfo{Token: g.Token}
 	if g.Token == "" {
 		var err error
-		if known.ClientCertificateData, known.ClientKeyData, err = a.Client(user, g.Groups, g.Life); err != nil {
+		if known.ClientCertificateData, known.ClientKeyData, err = a.Client(user, g.Rule.Groups, g.Life); err != nil {
 			return nil, err
 		}
 	}
@@ -73,8 +73,8 @@ func kubeconfig(a *Authority, g Grant) ([]byte, error) {
 	c.Clusters[cluster] = &clientcmdapi.Cluster{Server: g.Server, CertificateAuthorityData: a.Certificate()}
 	c.AuthInfos[user] = known
 	c.Contexts[name] = &clientcmdapi.Context{Cluster: cluster, AuthInfo: user}
-	if len(g.Namespaces) == 1 && g.Namespaces[0] != all {
-		c.Contexts[name].Namespace = g.Namespaces[0]
+	if len(g.Rule.Namespaces) == 1 && g.Rule.Namespaces[0] != all {
+		c.Contexts[name].Namespace = g.Rule.Namespaces[0]
 	}
 	c.CurrentContext = name
 	return clientcmd.Write(*c)

@@ -7,12 +7,12 @@ import "sync"
 type limits struct {
 	most [2]int // by span
 
-	mu    sync.Mutex
-	under map[string]*[2]int // guarded by mu; of each user, by span
+	mu         sync.Mutex
+	inProgress map[string]*[2]int // guarded by mu; of each user, by span
 }
 
 func newLimits(ofShort, ofLong int) *limits {
-	return &limits{most: [2]int{short: ofShort, long: ofLong}, under: map[string]*[2]int{}}
+	return &limits{most: [2]int{short: ofShort, long: ofLong}, inProgress: map[string]*[2]int{}}
 }
 
 // span is the class of a request's duration.
@@ -31,10 +31,10 @@ func (l *limits) begin(u *User, s span) (done func(), ok bool) {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	n := l.under[u.Name]
+	n := l.inProgress[u.Name]
 	if n == nil {
 		n = &[2]int{}
-		l.under[u.Name] = n
+		l.inProgress[u.Name] = n
 	}
 	if n[s] >= l.most[s] {
 		return nil, false
@@ -44,7 +44,7 @@ func (l *limits) begin(u *User, s span) (done func(), ok bool) {
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		if n[s]--; *n == [2]int{} {
-			delete(l.under, u.Name)
+			delete(l.inProgress, u.Name)
 		}
 	}, true
 }

@@ -16,9 +16,9 @@ import (
 	"berth/internal/localapi/kinds"
 )
 
-// asks returns the request as rules match it: without the rest of the path after a subresource, and
-// with the name of a list that selects one object by name.
-func asks(r *http.Request) kinds.Request {
+// readRequest returns the request as rules match it: without the rest of the path after a
+// subresource, and with the name of a list that selects one object by name.
+func readRequest(r *http.Request) kinds.Request {
 	q := kinds.Read(r)
 	q.Subresource, _, _ = strings.Cut(q.Subresource, "/")
 	if q.Name != "" || !slices.Contains([]string{"list", "watch", "deletecollection"}, q.Verb) {
@@ -52,8 +52,8 @@ func isStream(q kinds.Request) bool {
 	return q.Group == "" && q.Resource == "pods" && slices.Contains(streams, q.Subresource)
 }
 
-// spanOf reports whether a request lasts until its client ends it.
-func spanOf(q kinds.Request, r *http.Request) span {
+// durationOf reports whether a request lasts until its client ends it.
+func durationOf(q kinds.Request, r *http.Request) span {
 	if q.Verb == "watch" || isStream(q) {
 		return long
 	}
@@ -74,8 +74,8 @@ func changesObjects(q kinds.Request) bool {
 	return !isStream(q) && q.Group != authenticationv1.GroupName && q.Group != authorizationv1.GroupName
 }
 
-// madeByUpdate are the resources that an update creates, as in kube-apiserver.
-var madeByUpdate = []string{"events", "leases"}
+// createdByUpdate are the resources that an update creates, as in kube-apiserver.
+var createdByUpdate = []string{"events", "leases"}
 
 // needs returns the permissions that a request requires. It checks the existence of an object only
 // where that matters.
@@ -90,7 +90,7 @@ func (a *Access) needs(q kinds.Request, r *http.Request) ([]kinds.Request, error
 		return append(list, create), nil
 	case q.Name == "" || q.Subresource != "" || q.Kind() == nil:
 		return list, nil
-	case q.Verb == "patch" && isApply(r), q.Verb == "update" && slices.Contains(madeByUpdate, q.Resource):
+	case q.Verb == "patch" && isApply(r), q.Verb == "update" && slices.Contains(createdByUpdate, q.Resource):
 		namespace := q.Namespace
 		if !q.Kind().Namespaced {
 			namespace = ""

@@ -47,14 +47,13 @@ var reviews = map[schema.GroupVersion]map[string]review{
 	},
 }
 
-// isReview reports whether a request is for a review.
 func isReview(q kinds.Request) bool {
 	v, ok := reviews[q.GroupVersion][q.Resource]
 	return ok && q.Name == "" && v.namespaced == (q.Namespace != "")
 }
 
 func (a *Access) serveReview(w http.ResponseWriter, r *http.Request) {
-	q := asks(r)
+	q := readRequest(r)
 	v := reviews[q.GroupVersion][q.Resource]
 	if q.Verb != "create" {
 		notAllowed(w, r)
@@ -79,7 +78,7 @@ func (a *Access) serveReview(w http.ResponseWriter, r *http.Request) {
 func checkOptions(r *http.Request) error {
 	// Tables and metadata are known formats, and are rejected after the review is answered.
 	if _, err := accepted(r); err != nil && !strings.Contains(r.Header.Get("Accept"), "as=") {
-		err := failure(http.StatusNotAcceptable, metav1.StatusReasonNotAcceptable, "406: Not Acceptable\n\nAvailable representations: "+strings.Join(mediaTypes(), ", "))
+		err := failure(http.StatusNotAcceptable, metav1.StatusReasonNotAcceptable, "406: Not Acceptable\n\nAvailable representations: "+strings.Join(kinds.MediaTypes(), ", "))
 		err.ErrStatus.Details = &metav1.StatusDetails{}
 		return err
 	}
@@ -125,9 +124,8 @@ func (a *Access) reviewToken(ctx context.Context, _ kinds.Request, o *authentica
 	return nil
 }
 
-// serveToken serves the token subresource of service accounts.
 func (a *Access) serveToken(w http.ResponseWriter, r *http.Request) {
-	q := asks(r)
+	q := readRequest(r)
 	if q.Verb != "create" {
 		notAllowed(w, r)
 		return

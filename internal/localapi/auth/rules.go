@@ -57,7 +57,6 @@ var builtIn = func() Rules {
 	return rules
 }()
 
-// fieldError is an error of a rule's field.
 type fieldError struct {
 	field string
 	index int // of the element; -1 is the field itself
@@ -90,18 +89,18 @@ func (r *Rule) prepare() *fieldError {
 	for _, list := range []struct {
 		field  string
 		values []string
-		judge  func(string) error
+		check  func(string) error
 	}{
 		{"users", r.Users, checkName},
 		{"groups", r.Groups, checkName},
 		{"verbs", r.Verbs, func(v string) error { return checkVerb(v, verbs) }},
 		{"namespaces", r.Namespaces, checkName},
-		{"resources", r.Resources, r.takeResource},
+		{"resources", r.Resources, r.addResource},
 		{"resourceNames", r.ResourceNames, checkName},
 		{"nonResourceURLs", r.NonResourceURLs, checkPath},
 	} {
 		for i, v := range list.values {
-			if err := list.judge(v); err != nil {
+			if err := list.check(v); err != nil {
 				return &fieldError{list.field, i, err}
 			}
 		}
@@ -109,7 +108,7 @@ func (r *Rule) prepare() *fieldError {
 	return nil
 }
 
-func (r *Rule) takeResource(text string) error {
+func (r *Rule) addResource(text string) error {
 	g, err := parseResource(text)
 	if err != nil {
 		return err

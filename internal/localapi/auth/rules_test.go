@@ -174,7 +174,7 @@ func TestKubeconfig(t *testing.T) {
 	var wg sync.WaitGroup
 	for i := range 8 { // side by side, and two of each
 		g := grant
-		g.Users = []string{fmt.Sprint("ci", i/2)}
+		g.Rule.Users = []string{fmt.Sprint("ci", i/2)}
 		wg.Go(func() {
 			made, err := auth.Kubeconfig(s.authority, s.rulesPath(), g)
 			if err != nil {
@@ -212,12 +212,12 @@ func TestKubeconfig(t *testing.T) {
 		change func(*auth.Grant)
 		want   string
 	}{
-		{func(g *auth.Grant) { g.Users = nil }, "a kubeconfig is of one user"},
-		{func(g *auth.Grant) { g.Users = []string{""} }, "a user needs a name"},
-		{func(g *auth.Grant) { g.Users = []string{"a\nb"} }, `"a\nb" is no name`},
+		{func(g *auth.Grant) { g.Rule.Users = nil }, "a kubeconfig is of one user"},
+		{func(g *auth.Grant) { g.Rule.Users = []string{""} }, "a user needs a name"},
+		{func(g *auth.Grant) { g.Rule.Users = []string{"a\nb"} }, `"a\nb" is no name`},
 		{func(g *auth.Grant) { g.Life = time.Second }, "it may be for 1m0s to 87600h0m0s"},
-		{func(g *auth.Grant) { g.Resources = []string{"pod"} }, `rule of "ci": resources: the local API has no resource "pod"`},
-		{func(g *auth.Grant) { g.Verbs = nil }, "the rule allows nothing: add verbs"},
+		{func(g *auth.Grant) { g.Rule.Resources = []string{"pod"} }, `rule of "ci": resources: the local API has no resource "pod"`},
+		{func(g *auth.Grant) { g.Rule.Verbs = nil }, "the rule allows nothing: add verbs"},
 	} {
 		g := grant
 		c.change(&g)

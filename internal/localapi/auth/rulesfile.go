@@ -24,12 +24,12 @@ type RulesFile struct {
 	path string
 	log  *slog.Logger
 
-	mu    sync.Mutex
-	rules Rules       // guarded by mu; the last valid ones
-	seen  os.FileInfo // guarded by mu; of the last read; nil forces a read
-	read  bool        // guarded by mu
-	err   error       // guarded by mu; of the last read
-	blind error       // guarded by mu; why the file is not watched
+	mu       sync.Mutex
+	rules    Rules       // guarded by mu; the last valid ones
+	seen     os.FileInfo // guarded by mu; of the last read; nil forces a read
+	read     bool        // guarded by mu
+	err      error       // guarded by mu; of the last read
+	watchErr error       // guarded by mu; why the file is not watched
 }
 
 // NewRulesFile returns the rules of a file. Without the file, only the built-in rules apply.
@@ -52,7 +52,7 @@ func (f *RulesFile) Health() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.refresh()
-	return errors.Join(f.err, f.blind)
+	return errors.Join(f.err, f.watchErr)
 }
 
 // written is the delay between a change and the read of the file, so that a write in place is
@@ -74,13 +74,13 @@ func openInotify() (Watcher, error) { return inotify.Open() }
 func (f *RulesFile) watch(ctx context.Context, open func() (Watcher, error), changed func()) error {
 	w, err := open()
 	if err != nil {
-		return f.endBlind(ctx, err)
+		return f.awaitUnwatched(ctx, err)
 	}
 	defer func() { _ = w.Close() }()
 	dir := filepath.Dir(f.path)
 	path := filepath.Join(dir, filepath.Base(f.path))
 	if err := w.Add(dir); err != nil {
-		return f.endBlind(ctx, err)
+		return f.awaitUnwatched(ctx, err)
 	}
 	changed() // changes before the watch were not reported
 	timer := time.NewTimer(written)
@@ -90,7 +90,7 @@ func (f *RulesFile) watch(ctx context.Context, open func() (Watcher, error), cha
 		case e, ok := <-w.Events():
 			switch {
 			case !ok || e.Path == dir && (e.Deleted || e.Moved):
-				return f.endBlind(ctx, fmt.Errorf("the folder %s is no longer watched", dir))
+				return f.awaitUnwatched(ctx, fmt.Errorf("the folder %s is no longer watched", dir))
 			case e.Path == path || e.Err != nil:
 				timer.Reset(written)
 			}
@@ -102,12 +102,12 @@ func (f *RulesFile) watch(ctx context.Context, open func() (Watcher, error), cha
 	}
 }
 
-// endBlind waits for the context, as changes are no longer reported. Health reports err.
-func (f *RulesFile) endBlind(ctx context.Context, err error) error {
+// awaitUnwatched waits for the context, as changes are no longer reported. Health reports err.
+func (f *RulesFile) awaitUnwatched(ctx context.Context, err error) error {
 	err = fmt.Errorf("rules of the local API: requests under way go on when %s takes their right away, until Berth is restarted: %w", f.path, err)
 	f.log.Error("the rules of the local API are not watched", "error", err)
 	f.mu.Lock()
-	f.blind = err
+	f.watchErr = err
 	f.mu.Unlock()
 	<-ctx.Done()
 	return nil
@@ -154,7 +154,6 @@ func readRules(path string) (Rules, error) {
 	return parseRules(path, content)
 }
 
-// same reports whether two rules are equal.
 func (r Rule) same(other Rule) bool {
 	for _, field := range ruleFields {
 		if !slices.Equal(*r.values(field), *other.values(field)) {

@@ -27,36 +27,36 @@ type running struct {
 type run struct {
 	access *Access
 	q      kinds.Request
-	// asked is the original request, with its credentials.
-	asked *http.Request
-	end   context.CancelCauseFunc
-	rec   *recorder
+	// original is the original request, with its credentials.
+	original *http.Request
+	end      context.CancelCauseFunc
+	rec      *recorder
 
 	mu    sync.Mutex
-	over  bool        // guarded by mu
+	ended bool        // guarded by mu
 	bound []boundTo   // guarded by mu
 	timer *time.Timer // guarded by mu; nil if the credentials do not expire
 }
 
-// lastWords is how long an ended response may take to reach its client.
-const lastWords = 5 * time.Second
+// endTimeout is how long an ended response may take to reach its client.
+const endTimeout = 5 * time.Second
 
 // errRevoked is the cause of an ended request.
 var errRevoked = errors.New("what the request was allowed by is gone")
 
-// asCame returns a copy of a request with its credentials.
-func asCame(r *http.Request) *http.Request {
+// originalRequest returns a copy of a request with its credentials.
+func originalRequest(r *http.Request) *http.Request {
 	c := r.WithContext(r.Context())
 	c.Header = r.Header.Clone()
 	c.Body = http.NoBody
 	return c
 }
 
-// keep registers a request until done is called. The context is cancelled when its authorization is
-// withdrawn.
-func (a *Access) keep(asked *http.Request, q kinds.Request, rec *recorder) (ctx context.Context, done func()) {
-	ctx, end := context.WithCancelCause(asked.Context())
-	l := &run{access: a, q: q, asked: asked, end: end, rec: rec}
+// track registers a request until done is called. The context is cancelled when its authorization
+// is withdrawn.
+func (a *Access) track(original *http.Request, q kinds.Request, rec *recorder) (ctx context.Context, done func()) {
+	ctx, end := context.WithCancelCause(original.Context())
+	l := &run{access: a, q: q, original: original, end: end, rec: rec}
 	a.running.mu.Lock()
 	if a.running.all == nil {
 		a.running.all = map[*run]struct{}{}
@@ -73,20 +73,18 @@ func (a *Access) keep(asked *http.Request, q kinds.Request, rec *recorder) (ctx 
 	}
 }
 
-// list returns the requests that match what.
-func (r *running) list(what func(*run) bool) []*run {
+func (r *running) list(matches func(*run) bool) []*run {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	var found []*run
 	for l := range r.all {
-		if what(l) {
+		if matches(l) {
 			found = append(found, l)
 		}
 	}
 	return found
 }
 
-// recheckAll ends the requests that are no longer authorized.
 func (a *Access) recheckAll() {
 	for _, l := range a.running.list(func(*run) bool { return true }) {
 		l.recheck()
@@ -117,27 +115,27 @@ func (l *run) isBoundTo(resource, namespace, name string) bool {
 // If that cannot be determined, the request continues.
 func (l *run) recheck() {
 	a := l.access
-	shown, err := a.authenticate(l.asked)
-	u := shown
+	client, err := a.authenticate(l.original)
+	u := client
 	if err == nil {
-		u, err = a.impersonate(shown, l.asked.Header)
+		u, err = a.impersonate(client, l.original.Header)
 	}
 	if err == nil {
-		err = a.authorize(u, l.q, l.asked)
+		err = a.authorize(u, l.q, l.original)
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	var token errToken
 	switch {
-	case l.over:
+	case l.ended:
 	case err == nil:
-		l.bound = shown.bound
-		l.schedule(shown.until)
+		l.bound = client.bound
+		l.schedule(client.until)
 	case errors.Is(err, errUnknown), errors.As(err, &token), apierrors.IsForbidden(err):
-		l.over = true
+		l.ended = true
 		a.cfg.Log.Info("a request of the local API is ended, as its client may no longer", "verb", l.q.Verb, "path", bounded(l.q.Path), "error", err)
 		l.end(errRevoked)
-		l.rec.endBy(time.Now().Add(lastWords))
+		l.rec.endBy(time.Now().Add(endTimeout))
 	default:
 		a.cfg.Log.Warn("Cannot re-authorize a long-running request", "verb", l.q.Verb, "path", bounded(l.q.Path), "error", err)
 	}
@@ -153,11 +151,10 @@ func (l *run) schedule(until time.Time) {
 	}
 }
 
-// stop cancels the scheduled recheck.
 func (l *run) stop() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.over = true
+	l.ended = true
 	if l.timer != nil {
 		l.timer.Stop()
 	}

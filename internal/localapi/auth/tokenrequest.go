@@ -136,11 +136,11 @@ func (t *Tokens) nodeOf(ctx context.Context, pod *v1.Pod) (*reference, error) {
 
 func (t *Tokens) sign(k kubernetesClaims, r *authenticationv1.TokenRequest, account string) error {
 	now := time.Now()
-	told := now.Add(time.Duration(*r.Spec.ExpirationSeconds) * time.Second)
-	end := told
+	expires := now.Add(time.Duration(*r.Spec.ExpirationSeconds) * time.Second)
+	end := expires
 	foreign := slices.ContainsFunc(r.Spec.Audiences, func(a string) bool { return !slices.Contains(t.cfg.Audiences, a) })
 	if k.Pod != nil && *r.Spec.ExpirationSeconds == warnedLife && !foreign {
-		k.WarnAfter, end = numericDate(told), now.Add(extendedLife)
+		k.WarnAfter, end = numericDate(expires), now.Add(extendedLife)
 	}
 	token, err := jwt.Signed(t.signer).Claims(jwt.Claims{
 		Issuer: t.cfg.Issuer, Subject: serviceAccountPrefix + k.Namespace + ":" + account,
@@ -150,6 +150,6 @@ func (t *Tokens) sign(k kubernetesClaims, r *authenticationv1.TokenRequest, acco
 		return fmt.Errorf("sign a token of %s/%s: %w", k.Namespace, account, err)
 	}
 	r.Name, r.Namespace, r.UID, r.CreationTimestamp = account, k.Namespace, uuid.NewUUID(), metav1.NewTime(now)
-	r.Status = authenticationv1.TokenRequestStatus{Token: token, ExpirationTimestamp: metav1.NewTime(told)}
+	r.Status = authenticationv1.TokenRequestStatus{Token: token, ExpirationTimestamp: metav1.NewTime(expires)}
 	return nil
 }

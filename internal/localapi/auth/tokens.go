@@ -171,7 +171,6 @@ func (t *Tokens) Check(ctx context.Context, token string, audiences []string) (*
 	return u, common, nil
 }
 
-// open verifies the signature.
 func (t *Tokens) open(token string) (jwt.Claims, claims, error) {
 	var public jwt.Claims
 	var private claims
@@ -250,7 +249,6 @@ func (t *Tokens) checkBound(ctx context.Context, b boundTo, now time.Time) (end 
 	return end, nil
 }
 
-// user returns the service account of a token.
 func (k *kubernetesClaims) user(public jwt.Claims) *User {
 	u := &User{
 		Name: public.Subject, UID: string(k.ServiceAccount.UID), Groups: authenticated(serviceAccountGroups(k.Namespace)),

@@ -53,7 +53,6 @@ func UserOf(ctx context.Context) *User {
 
 func (u *User) in(group string) bool { return slices.Contains(u.Groups, group) }
 
-// info returns the user as an API type.
 func (u *User) info() authenticationv1.UserInfo {
 	return authenticationv1.UserInfo{Username: u.Name, UID: u.UID, Groups: u.Groups, Extra: u.Extra}
 }

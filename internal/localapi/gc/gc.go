@@ -225,5 +225,4 @@ func (c *Collector) delete(ctx context.Context, o *object, policy metav1.Deletio
 	})
 }
 
-// uidSet is a set of objects, by uid.
 type uidSet map[types.UID]bool

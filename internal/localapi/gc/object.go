@@ -54,7 +54,6 @@ func decode(item store.Item) (*object, error) {
 	return o, nil
 }
 
-// whole decodes the whole object.
 func whole[T kinds.Object](o *object) (T, error) {
 	var none T
 	decoded, _, err := kinds.Codecs().UniversalDeserializer().Decode(o.value, nil, nil)

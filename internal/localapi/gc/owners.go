@@ -91,7 +91,6 @@ func ownerKey(o *object, r metav1.OwnerReference) (key store.Key, ok bool) {
 	return key, true
 }
 
-// owners are the owners of an object, by state.
 type owners struct {
 	solid   []metav1.OwnerReference // exist, or cannot be determined
 	gone    uidSet
@@ -271,15 +270,15 @@ func (c *Collector) findElsewhere(ctx context.Context, o *object, r metav1.Owner
 		return
 	}
 	defer c.graph.seek(o.key, r.UID)
-	there := false
+	exists := false
 	_, err := c.cfg.Store.List(store.Range{Resource: k.Stored}, func(item store.Item) bool {
 		if item.Key.Name == r.Name && item.Key.Namespace != o.key.Namespace {
 			found, err := decode(item)
-			there = err == nil && found.uid() == r.UID
+			exists = err == nil && found.uid() == r.UID
 		}
-		return !there
+		return !exists
 	})
-	if err == nil && there {
+	if err == nil && exists {
 		c.warn(ctx, o, r)
 	}
 }

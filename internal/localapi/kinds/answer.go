@@ -6,12 +6,25 @@ import (
 	"fmt"
 	"net/http"
 	"strconv"
-	"strings"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+
+	"berth/internal/api/negotiate"
 )
+
+// MediaTypes returns the media types of objects, the default first.
+func MediaTypes() []string {
+	var types []string
+	for _, info := range Codecs().SupportedMediaTypes() {
+		types = append(types, info.MediaType)
+	}
+	return types
+}
+
+// IsPlain is for negotiate.Choose: it accepts each media type, but no conversion of objects.
+func IsPlain(_ string, params map[string]string) bool { return params["as"] == "" }
 
 // Fail responds with the Status of an error, as the API server does. An error that is no API error
 // is an internal error.
@@ -28,16 +41,12 @@ func Fail(w http.ResponseWriter, r *http.Request, err error) {
 	Answer(w, r, int(s.Code), &s)
 }
 
-// Answer writes one object in the first supported format that the client accepts, else in JSON. It
+// Answer writes one object in the supported format that the client prefers, else in JSON. It
 // does not respond with 406; read.Handler does where required.
 func Answer(w http.ResponseWriter, r *http.Request, code int, o runtime.Object) {
-	format := runtime.ContentTypeJSON
-	for accepted := range strings.SplitSeq(r.Header.Get("Accept"), ",") {
-		media, parameters, _ := strings.Cut(strings.TrimSpace(accepted), ";")
-		if _, ok := runtime.SerializerInfoForMediaType(Codecs().SupportedMediaTypes(), media); ok && !strings.Contains(parameters, "as=") {
-			format = media
-			break
-		}
+	format, ok := negotiate.Choose(r.Header.Get("Accept"), MediaTypes(), IsPlain)
+	if !ok {
+		format = runtime.ContentTypeJSON
 	}
 	info, _ := runtime.SerializerInfoForMediaType(Codecs().SupportedMediaTypes(), format)
 	var body bytes.Buffer

@@ -84,9 +84,9 @@ func addFinalizers(o kinds.Object, more ...string) {
 
 // preserveMetadata preserves metadata that the API sets.
 func preserveMetadata(o, stored kinds.Object) {
-	own := o.GetFinalizers()
+	finalizers := o.GetFinalizers()
 	o.SetFinalizers(stored.GetFinalizers())
-	addFinalizers(o, own...)
+	addFinalizers(o, finalizers...)
 	o.SetUID(stored.GetUID())
 	o.SetResourceVersion(stored.GetResourceVersion())
 	o.SetCreationTimestamp(stored.GetCreationTimestamp())
@@ -125,13 +125,12 @@ func preserveClaim(c, stored *v1.PersistentVolumeClaim) {
 func preserveVolume(v, stored *v1.PersistentVolume) {
 	v.Status = stored.Status
 	wants, has := v.Spec.ClaimRef, stored.Spec.ClaimRef
-	over := stored.Status.Phase == v1.VolumeReleased || stored.Status.Phase == v1.VolumeFailed
-	if wants == nil || !over && wants.UID == "" && has != nil && wants.Namespace == has.Namespace && wants.Name == has.Name {
+	released := stored.Status.Phase == v1.VolumeReleased || stored.Status.Phase == v1.VolumeFailed
+	if wants == nil || !released && wants.UID == "" && has != nil && wants.Namespace == has.Namespace && wants.Name == has.Name {
 		v.Spec.ClaimRef = has
 	}
 }
 
-// changesImmutable reports whether a manifest changes an immutable object.
 func changesImmutable(o, stored kinds.Object) bool {
 	switch is := stored.(type) {
 	case *v1.ConfigMap:

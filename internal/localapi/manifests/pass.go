@@ -76,7 +76,6 @@ func (p *pass) explain(o Object, kind *kinds.Kind, err error) error {
 	return fmt.Errorf("%s: %s %s: %w", o.Path, kind.Kind, nameOf(o), err)
 }
 
-// nameOf returns namespace and name of an object.
 func nameOf(o kinds.Object) string { return strings.TrimPrefix(o.GetNamespace()+"/"+o.GetName(), "/") }
 
 // ensureNamespace creates a missing namespace, once per pass.
@@ -108,7 +107,6 @@ func (p *pass) ensureNamespace(ctx context.Context, ensured map[string]error, na
 	return err
 }
 
-// maxTries is the maximum number of tries on conflicts.
 const maxTries = 5
 
 // ensure creates or updates the object of a manifest.

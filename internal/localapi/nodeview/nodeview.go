@@ -86,22 +86,21 @@ func (r *Replica) Close() {
 // Fill writes all objects except the Node, for which it might block. An error means that nothing
 // can be written; failures of single objects are only logged.
 func (r *Replica) Fill() error {
-	if err := r.needNamespace(metav1.NamespaceDefault); err != nil {
+	if err := r.ensureNamespace(metav1.NamespaceDefault); err != nil {
 		return err
 	}
-	errs := []error{r.takeRefused()}
+	errs := []error{r.writeRefused()}
 	for _, p := range r.source.Pods() {
-		errs = append(errs, r.takePod(p.UID))
+		errs = append(errs, r.writePod(p.UID))
 	}
 	for _, e := range r.source.Events.List() {
 		errs = append(errs, r.putEvent(e))
 	}
-	r.tell(errs...)
+	r.logFailed(errs...)
 	return nil
 }
 
-// tell logs what could not be written.
-func (r *Replica) tell(errs ...error) {
+func (r *Replica) logFailed(errs ...error) {
 	if err := errors.Join(errs...); err != nil {
 		r.log.Warn("not all that the agent knows is in its view", "error", err)
 	}
@@ -119,14 +118,14 @@ func (r *Replica) Run(ctx context.Context) error {
 		case <-r.changedPods.Wake():
 			for _, uid := range r.changedPods.Take() {
 				if uid == "" {
-					r.tell(r.takeRefused())
+					r.logFailed(r.writeRefused())
 					continue
 				}
-				r.tell(r.takePod(uid))
+				r.logFailed(r.writePod(uid))
 			}
 		case <-r.changedEvents.Wake():
 			for _, name := range r.changedEvents.Take() {
-				r.tell(r.takeEvent(name))
+				r.logFailed(r.writeEvent(name))
 			}
 		}
 	}
@@ -135,8 +134,8 @@ func (r *Replica) Run(ctx context.Context) error {
 // followNode writes the Node as it changes, in its own goroutine as it may block.
 func (r *Replica) followNode(ctx context.Context) {
 	for {
-		if err := r.LookAtNode(ctx); ctx.Err() == nil {
-			r.tell(err)
+		if err := r.RefreshNode(ctx); ctx.Err() == nil {
+			r.logFailed(err)
 		}
 		select {
 		case <-ctx.Done():
@@ -147,17 +146,17 @@ func (r *Replica) followNode(ctx context.Context) {
 	}
 }
 
-// LookAtNode writes the current Node.
-func (r *Replica) LookAtNode(ctx context.Context) error {
+// RefreshNode writes the current Node.
+func (r *Replica) RefreshNode(ctx context.Context) error {
 	n, err := r.source.Node(ctx)
 	if err != nil {
 		return err
 	}
-	shown := *n
-	shown.UID = cmp.Or(n.UID, r.nodeUID) // without one, kubectl shows the Node's events twice
+	node := *n
+	node.UID = cmp.Or(n.UID, r.nodeUID) // without one, kubectl shows the Node's events twice
 	r.node.Lock()
 	defer r.node.Unlock()
-	return r.put(store.Key{Resource: "nodes", Name: n.Name}, &shown)
+	return r.put(store.Key{Resource: "nodes", Name: n.Name}, &node)
 }
 
 // HasNode reports whether the Node was ever written.
@@ -167,9 +166,9 @@ func (r *Replica) HasNode() bool {
 	return has && err == nil
 }
 
-// needNamespace writes a namespace if it does not exist. Of a cluster's namespaces, only the name
+// ensureNamespace writes a namespace if it does not exist. Of a cluster's namespaces, only the name
 // is known.
-func (r *Replica) needNamespace(name string) error {
+func (r *Replica) ensureNamespace(name string) error {
 	key := store.Key{Resource: "namespaces", Name: name}
 	if _, err := r.store.Get(key); !errors.Is(err, store.ErrNotFound) {
 		return err
@@ -182,17 +181,17 @@ func (r *Replica) needNamespace(name string) error {
 func (r *Replica) putEvent(e *v1.Event) error {
 	key := store.Key{Resource: "events", Namespace: e.Namespace, Name: e.Name}
 	r.events[e.Name] = key
-	shown := *e
-	return errors.Join(r.needNamespace(e.Namespace), r.put(key, &shown))
+	event := *e
+	return errors.Join(r.ensureNamespace(e.Namespace), r.put(key, &event))
 }
 
-// takeEvent writes an event, or removes it if the agent does not cache it any more.
-func (r *Replica) takeEvent(name string) error {
-	if e, kept := r.source.Events.Get(name); kept {
+// writeEvent writes an event, or removes it if the agent does not cache it any more.
+func (r *Replica) writeEvent(name string) error {
+	if e, ok := r.source.Events.Get(name); ok {
 		return r.putEvent(e)
 	}
-	key, there := r.events[name]
-	if !there {
+	key, ok := r.events[name]
+	if !ok {
 		return nil
 	}
 	delete(r.events, name)
@@ -229,7 +228,6 @@ func (r *Replica) put(key store.Key, o kinds.Object) error {
 	return err
 }
 
-// remove removes an object if it exists.
 func (r *Replica) remove(key store.Key) error {
 	before, err := r.store.Get(key)
 	if err == nil {

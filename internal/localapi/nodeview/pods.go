@@ -29,33 +29,33 @@ func keyOf(p *v1.Pod) store.Key {
 	return store.Key{Resource: "pods", Namespace: p.Namespace, Name: p.Name}
 }
 
-// look updates whether a pod exists, and returns its name, and false if it is unknown.
-func (n *podNames) look(uid pod.UID) (store.Key, bool) {
-	p, there := n.source.Pod(uid)
-	if there {
+// update updates whether a pod exists, and returns its name, and false if it is unknown.
+func (n *podNames) update(uid pod.UID) (store.Key, bool) {
+	p, exists := n.source.Pod(uid)
+	if exists {
 		uid = p.UID // of a static pod, if uid is its mirror pod's
 	}
 	name, known := n.of[uid]
 	switch {
-	case there && !known:
+	case exists && !known:
 		name = keyOf(p)
 		n.of[uid] = name
 		if n.all[name] == nil {
 			n.all[name] = map[pod.UID]struct{}{}
 		}
 		n.all[name][uid] = struct{}{}
-	case !there && known:
+	case !exists && known:
 		delete(n.of, uid)
 		if delete(n.all[name], uid); len(n.all[name]) == 0 {
 			delete(n.all, name)
 		}
 	}
-	return name, there || known
+	return name, exists || known
 }
 
-// shown returns the pod that the API shows under a name, nil if none: the terminating one, since
+// visible returns the pod that the API shows under a name, nil if none: the terminating one, since
 // the other starts after it.
-func (n *podNames) shown(name store.Key) *v1.Pod {
+func (n *podNames) visible(name store.Key) *v1.Pod {
 	var found *v1.Pod
 	for uid := range n.all[name] {
 		if p, ok := n.source.Pod(uid); ok && (found == nil || isBefore(p, found)) {
@@ -71,23 +71,21 @@ func (n *podNames) shown(name store.Key) *v1.Pod {
 // isBefore reports whether a pod is terminating and the other is not; if equal, whether it has the
 // lesser UID.
 func isBefore(p, other *v1.Pod) bool {
-	if ends := p.DeletionTimestamp != nil; ends != (other.DeletionTimestamp != nil) {
-		return ends
+	if terminates := p.DeletionTimestamp != nil; terminates != (other.DeletionTimestamp != nil) {
+		return terminates
 	}
 	return cmp.Less(p.UID, other.UID)
 }
 
-// takePod writes the current state of a pod.
-func (r *Replica) takePod(uid pod.UID) error {
-	name, known := r.pods.look(uid)
+func (r *Replica) writePod(uid pod.UID) error {
+	name, known := r.pods.update(uid)
 	if !known {
 		return nil
 	}
 	return r.putPod(name)
 }
 
-// takeRefused writes the pods of rejected manifests.
-func (r *Replica) takeRefused() error {
+func (r *Replica) writeRefused() error {
 	names := r.pods.refused
 	r.pods.refused = map[store.Key]*v1.Pod{}
 	for _, p := range r.source.Refused() {
@@ -102,11 +100,11 @@ func (r *Replica) takeRefused() error {
 
 // putPod writes the pod of a name, or removes it.
 func (r *Replica) putPod(name store.Key) error {
-	p := r.pods.shown(name)
+	p := r.pods.visible(name)
 	if p == nil {
 		return r.remove(name)
 	}
-	if err := r.needNamespace(p.Namespace); err != nil {
+	if err := r.ensureNamespace(p.Namespace); err != nil {
 		return err
 	}
 	return r.put(name, completed(p))
@@ -116,15 +114,15 @@ func (r *Replica) putPod(name store.Key) error {
 // with a creation time, for which the start time is used; and without the annotations that the
 // agent adds to pods of the API.
 func completed(p *v1.Pod) *v1.Pod {
-	shown := *p
-	shown.Status.Phase = cmp.Or(shown.Status.Phase, v1.PodPending)
-	if shown.CreationTimestamp.IsZero() && shown.Status.StartTime != nil {
-		shown.CreationTimestamp = *shown.Status.StartTime
+	out := *p
+	out.Status.Phase = cmp.Or(out.Status.Phase, v1.PodPending)
+	if out.CreationTimestamp.IsZero() && out.Status.StartTime != nil {
+		out.CreationTimestamp = *out.Status.StartTime
 	}
 	if pod.SourceOf(p) == pod.APISource {
-		shown.Annotations = maps.Clone(p.Annotations)
-		delete(shown.Annotations, pod.ConfigSourceAnnotation)
-		delete(shown.Annotations, pod.ConfigSeenAnnotation)
+		out.Annotations = maps.Clone(p.Annotations)
+		delete(out.Annotations, pod.ConfigSourceAnnotation)
+		delete(out.Annotations, pod.ConfigSeenAnnotation)
 	}
-	return &shown
+	return &out
 }

@@ -99,11 +99,11 @@ func selector(r *http.Request) (func(o metav1.ObjectMeta) bool, error) {
 
 func (u *Usage) nodes(q kinds.Request, s *summary.Summary, selects func(metav1.ObjectMeta) bool) (runtime.Object, error) {
 	list := &metricsv1beta1.NodeMetricsList{Items: []metricsv1beta1.NodeMetrics{}}
-	labels, there, err := u.labels("nodes", "", s.Node.NodeName)
+	labels, exists, err := u.labels("nodes", "", s.Node.NodeName)
 	if err != nil {
 		return nil, err
 	}
-	if m, ok := nodeMetrics(s, labels); ok && there {
+	if m, ok := nodeMetrics(s, labels); ok && exists {
 		if q.Name == m.Name {
 			return &m, nil
 		}
@@ -124,13 +124,13 @@ func (u *Usage) pods(q kinds.Request, s *summary.Summary, selects func(metav1.Ob
 		if q.Namespace != "" && q.Namespace != p.PodRef.Namespace || q.Name != "" && q.Name != p.PodRef.Name {
 			continue
 		}
-		labels, there, err := u.labels("pods", p.PodRef.Namespace, p.PodRef.Name)
+		labels, exists, err := u.labels("pods", p.PodRef.Namespace, p.PodRef.Name)
 		if err != nil {
 			return nil, err
 		}
 		m, ok := podMetrics(p, labels)
 		switch {
-		case !ok || !there:
+		case !ok || !exists:
 		case q.Name != "":
 			return &m, nil
 		case selects(m.ObjectMeta):

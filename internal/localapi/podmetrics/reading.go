@@ -22,14 +22,14 @@ const (
 // meter shares usage readings among concurrent requests.
 type meter struct {
 	read func(context.Context) (*summary.Summary, error)
-	turn chan struct{} // capacity 1; the holder of its element measures, and owns the fields below
+	slot chan struct{} // capacity 1; the holder of its element measures, and owns the fields below
 	last *summary.Summary
 	at   time.Time
 }
 
 func newMeter(read func(context.Context) (*summary.Summary, error)) *meter {
-	m := &meter{read: read, turn: make(chan struct{}, 1)}
-	m.turn <- struct{}{}
+	m := &meter{read: read, slot: make(chan struct{}, 1)}
+	m.slot <- struct{}{}
 	return m
 }
 
@@ -37,8 +37,8 @@ func newMeter(read func(context.Context) (*summary.Summary, error)) *meter {
 // first request waits for the second reading, and concurrent ones wait for the first request.
 func (m *meter) measure(ctx context.Context) (*summary.Summary, error) {
 	select {
-	case <-m.turn:
-		defer func() { m.turn <- struct{}{} }()
+	case <-m.slot:
+		defer func() { m.slot <- struct{}{} }()
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	}

@@ -171,7 +171,7 @@ type logAnswer struct {
 	http.ResponseWriter
 	begun  bool // a header was written, or is stored in failed
 	failed int  // the status code of a failure; 0 is none
-	said   bytes.Buffer
+	body   bytes.Buffer
 }
 
 // WriteHeader forwards the status code unless it is that of a failure.
@@ -195,7 +195,7 @@ func (a *logAnswer) Write(b []byte) (int, error) {
 	if a.failed == 0 {
 		return a.ResponseWriter.Write(b)
 	}
-	a.said.Write(b[:min(len(b), maxFailure-min(maxFailure, a.said.Len()))])
+	a.body.Write(b[:min(len(b), maxFailure-min(maxFailure, a.body.Len()))])
 	return len(b), nil
 }
 
@@ -213,9 +213,8 @@ func (a *logAnswer) FlushError() error {
 // Unwrap returns the underlying writer, for http.ResponseController.
 func (a *logAnswer) Unwrap() http.ResponseWriter { return a.ResponseWriter }
 
-// err returns the failure as an API error.
 func (a *logAnswer) err(q kinds.Request) error {
-	text := strings.TrimSpace(a.said.String())
+	text := strings.TrimSpace(a.body.String())
 	switch a.failed {
 	case http.StatusInternalServerError:
 		return apierrors.NewInternalError(errors.New(text))

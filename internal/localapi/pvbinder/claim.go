@@ -48,18 +48,18 @@ func (b *Binder) syncClaim(ctx context.Context, key store.Key) error {
 	case err != nil:
 		return err
 	case v == nil:
-		b.tell(ctx, c, failedBinding, fmt.Sprintf("volume %q not found: create this PersistentVolume", c.Spec.VolumeName))
+		b.event(ctx, c, failedBinding, fmt.Sprintf("volume %q not found: create this PersistentVolume", c.Spec.VolumeName))
 	case names(v, c):
 		return b.bind(ctx, v, c)
 	case v.Spec.ClaimRef != nil:
-		b.tell(ctx, c, failedBinding, fmt.Sprintf("volume %q already bound to a different claim: it is that of %s/%s; name another volume, or remove spec.claimRef of this one if that claim is gone",
+		b.event(ctx, c, failedBinding, fmt.Sprintf("volume %q already bound to a different claim: it is that of %s/%s; name another volume, or remove spec.claimRef of this one if that claim is gone",
 			v.Name, v.Spec.ClaimRef.Namespace, v.Spec.ClaimRef.Name))
 	default:
 		why := misfitNamed(v, c)
 		if why == "" {
 			return b.bind(ctx, v, c)
 		}
-		b.tell(ctx, c, volumeMismatch, fmt.Sprintf("Cannot bind to requested volume %q: %s", v.Name, why))
+		b.event(ctx, c, volumeMismatch, fmt.Sprintf("Cannot bind to requested volume %q: %s", v.Name, why))
 	}
 	return b.setClaim(ctx, c, v1.ClaimPending)
 }
@@ -67,7 +67,7 @@ func (b *Binder) syncClaim(ctx context.Context, key store.Key) error {
 // syncBound restores the binding of a claim that was bound before, or sets the claim to Lost.
 func (b *Binder) syncBound(ctx context.Context, c *v1.PersistentVolumeClaim) error {
 	if c.Spec.VolumeName == "" {
-		b.tell(ctx, c, claimLost, "Bound claim has lost reference to PersistentVolume. Data on the volume is lost!")
+		b.event(ctx, c, claimLost, "Bound claim has lost reference to PersistentVolume. Data on the volume is lost!")
 		return b.setClaim(ctx, c, v1.ClaimLost)
 	}
 	v, err := get[*v1.PersistentVolume](b, volumeKey(c.Spec.VolumeName))
@@ -75,11 +75,11 @@ func (b *Binder) syncBound(ctx context.Context, c *v1.PersistentVolumeClaim) err
 	case err != nil:
 		return err
 	case v == nil:
-		b.tell(ctx, c, claimLost, "Bound claim has lost its PersistentVolume. Data on the volume is lost!")
+		b.event(ctx, c, claimLost, "Bound claim has lost its PersistentVolume. Data on the volume is lost!")
 	case v.Spec.ClaimRef == nil || names(v, c):
 		return b.bind(ctx, v, c)
 	default:
-		b.tell(ctx, c, claimMisbound, "Two claims are bound to the same volume, this one is bound incorrectly")
+		b.event(ctx, c, claimMisbound, "Two claims are bound to the same volume, this one is bound incorrectly")
 	}
 	return b.setClaim(ctx, c, v1.ClaimLost)
 }
@@ -110,7 +110,7 @@ func (b *Binder) syncUnbound(ctx context.Context, c *v1.PersistentVolumeClaim) e
 	}
 	if waits(class) {
 		if used, err := b.hasConsumer(c); err != nil || !used {
-			b.tell(ctx, c, waitForFirstConsumer, "waiting for first consumer to be created before binding")
+			b.event(ctx, c, waitForFirstConsumer, "waiting for first consumer to be created before binding")
 			return cmp.Or(err, b.setClaim(ctx, c, v1.ClaimPending))
 		}
 	}
@@ -125,7 +125,7 @@ func (b *Binder) syncUnbound(ctx context.Context, c *v1.PersistentVolumeClaim) e
 	case v != nil:
 		return b.bind(ctx, v, c)
 	case given != nil:
-		b.tell(ctx, c, volumeMismatch, fmt.Sprintf("Cannot bind to requested volume %q: %s", given.Name, misfit(given, c)))
+		b.event(ctx, c, volumeMismatch, fmt.Sprintf("Cannot bind to requested volume %q: %s", given.Name, misfit(given, c)))
 		return b.setClaim(ctx, c, v1.ClaimPending)
 	}
 	return b.provision(ctx, c, class)
@@ -181,7 +181,7 @@ func (b *Binder) bind(ctx context.Context, old *v1.PersistentVolume, c *v1.Persi
 		c.Status.CurrentVolumeAttributesClassName = v.Spec.VolumeAttributesClassName
 	}
 	c.Status.AccessModes = v.Spec.AccessModes
-	delete(b.told, claimKey(c.Namespace, c.Name))
+	delete(b.reported, claimKey(c.Namespace, c.Name))
 	return b.update(ctx, before, c)
 }
 

@@ -38,17 +38,17 @@ func (b *Binder) syncPod(ctx context.Context, key store.Key) error {
 
 func (b *Binder) ensureClaim(ctx context.Context, p *v1.Pod, v *v1.Volume) error {
 	name := ephemeral.VolumeClaimName(p, v)
-	there, err := get[*v1.PersistentVolumeClaim](b, claimKey(p.Namespace, name))
+	existing, err := get[*v1.PersistentVolumeClaim](b, claimKey(p.Namespace, name))
 	if err != nil {
 		return err
 	}
-	if there != nil {
+	if existing != nil {
 		// The deletion of this claim queues the pod. The claim of an older pod with the same name
 		// is deleted soon.
-		owner := metav1.GetControllerOf(there)
+		owner := metav1.GetControllerOf(existing)
 		older := owner != nil && owner.Kind == "Pod" && owner.Name == p.Name
-		if err := ephemeral.VolumeIsForPod(p, there); err != nil && !older {
-			b.tell(ctx, p, ephemeralConflict, fmt.Sprintf("ephemeral volume %s: %v: delete that claim, or rename the pod or the volume", v.Name, err))
+		if err := ephemeral.VolumeIsForPod(p, existing); err != nil && !older {
+			b.event(ctx, p, ephemeralConflict, fmt.Sprintf("ephemeral volume %s: %v: delete that claim, or rename the pod or the volume", v.Name, err))
 		}
 		return nil
 	}
@@ -70,6 +70,6 @@ func (b *Binder) ensureClaim(ctx context.Context, p *v1.Pod, v *v1.Volume) error
 	if err := b.cfg.Writer.Create(ctx, c); err != nil {
 		return fmt.Errorf("ephemeral volume %s: create claim %s: %w", v.Name, name, err)
 	}
-	delete(b.told, store.Key{Resource: podsResource, Namespace: p.Namespace, Name: p.Name})
+	delete(b.reported, store.Key{Resource: podsResource, Namespace: p.Namespace, Name: p.Name})
 	return nil
 }

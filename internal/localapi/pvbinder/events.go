@@ -33,15 +33,15 @@ var (
 	ephemeralConflict    = reason{v1.EventTypeWarning, "FailedBinding", ephemeralComponent}
 )
 
-// told is the message and the name of a written event.
-type told struct{ message, event string }
+// reported is the message and the name of a written event.
+type reported struct{ message, event string }
 
-// tell writes an event about an object, once for as long as the message is the same and the event
+// event writes an event about an object, once for as long as the message is the same and the event
 // exists. A failure is only logged; the next sync of the object retries it.
-func (b *Binder) tell(ctx context.Context, about kinds.Object, r reason, message string) {
+func (b *Binder) event(ctx context.Context, about kinds.Object, r reason, message string) {
 	kind := kinds.Of(about)
 	key := store.Key{Resource: kind.Stored, Namespace: about.GetNamespace(), Name: about.GetName()}
-	if b.told[key].message == message {
+	if b.reported[key].message == message {
 		return
 	}
 	namespace := key.Namespace
@@ -62,14 +62,14 @@ func (b *Binder) tell(ctx context.Context, about kinds.Object, r reason, message
 		b.cfg.Log.Warn("event not written", "object", key.String(), "message", message, "error", err)
 		return
 	}
-	b.told[key] = told{message, e.Name}
+	b.reported[key] = reported{message, e.Name}
 }
 
 // forgetEvent queues the object of a deleted event, since its cause may persist.
 func (b *Binder) forgetEvent(event store.Key) {
-	for key, t := range b.told {
+	for key, t := range b.reported {
 		if t.event == event.Name && (key.Namespace == "" || key.Namespace == event.Namespace) {
-			delete(b.told, key)
+			delete(b.reported, key)
 			b.Queue(key)
 		}
 	}

@@ -12,7 +12,6 @@ import (
 	"berth/internal/localapi/store"
 )
 
-// index holds the references between objects.
 type index struct {
 	claims    map[store.Key]claimEntry
 	volumes   map[store.Key]store.Key // the claim that a volume names; the zero value is none
@@ -102,7 +101,7 @@ func (b *Binder) seePod(key store.Key, p *v1.Pod) {
 
 func (b *Binder) forgetPod(key store.Key) {
 	b.Forget(key)
-	delete(b.told, key)
+	delete(b.reported, key)
 	for claim, pod := range b.index.ephemeral {
 		if pod == key {
 			delete(b.index.ephemeral, claim)
@@ -132,7 +131,7 @@ func (b *Binder) forgetClaim(key store.Key) {
 	b.queueVolumesOf(key, b.index.claims[key].volume)
 	delete(b.index.claims, key)
 	b.Forget(key)
-	delete(b.told, key)
+	delete(b.reported, key)
 	if pod, ok := b.index.ephemeral[key]; ok { // the claim is to be created
 		b.Queue(pod)
 	}
@@ -161,7 +160,7 @@ func (b *Binder) seeVolume(key store.Key, v *v1.PersistentVolume) {
 func (b *Binder) forgetVolume(key store.Key) {
 	delete(b.index.volumes, key)
 	b.Forget(key)
-	delete(b.told, key)
+	delete(b.reported, key)
 	b.queueNaming(key)
 }
 
@@ -181,7 +180,6 @@ func (b *Binder) queueNaming(volume store.Key) {
 	}
 }
 
-// queueUnbound queues the claims that are not bound yet.
 func (b *Binder) queueUnbound() {
 	for key, c := range b.index.claims {
 		if !c.complete {

@@ -15,20 +15,20 @@ func (b *Binder) provision(ctx context.Context, c *v1.PersistentVolumeClaim, cla
 	before, name := c.DeepCopy(), claimClass(c)
 	switch {
 	case name == "":
-		b.tell(ctx, c, failedBinding, "no persistent volumes available for this claim and no storage class is set")
+		b.event(ctx, c, failedBinding, "no persistent volumes available for this claim and no storage class is set")
 	case class == nil:
-		b.tell(ctx, c, provisioningFailed, fmt.Sprintf("storageclass.storage.k8s.io %q not found", name))
+		b.event(ctx, c, provisioningFailed, fmt.Sprintf("storageclass.storage.k8s.io %q not found", name))
 	case class.Provisioner == noProvisioner && waits(class):
-		b.tell(ctx, c, failedBinding, "node(s) didn't find available persistent volumes to bind")
+		b.event(ctx, c, failedBinding, "node(s) didn't find available persistent volumes to bind")
 	case class.Provisioner == noProvisioner:
-		b.tell(ctx, c, provisioningFailed, fmt.Sprintf("no volume plugin matched name: %s", noProvisioner))
+		b.event(ctx, c, provisioningFailed, fmt.Sprintf("no volume plugin matched name: %s", noProvisioner))
 	default:
 		set(&c.Annotations, provisioner, class.Provisioner)
 		set(&c.Annotations, provisionerBeta, class.Provisioner)
 		if waits(class) {
 			set(&c.Annotations, selectedNode, b.cfg.NodeName)
 		}
-		b.tell(ctx, c, externalProvisioning, fmt.Sprintf("Waiting for a volume to be created either by the external provisioner '%s' or manually by the system administrator. "+
+		b.event(ctx, c, externalProvisioning, fmt.Sprintf("Waiting for a volume to be created either by the external provisioner '%s' or manually by the system administrator. "+
 			"If volume creation is delayed, please verify that the provisioner is running and correctly registered.", class.Provisioner))
 	}
 	c.Status.Phase = v1.ClaimPending

@@ -42,9 +42,9 @@ const (
 // Binder binds while Run runs. Health returns the error of a sync that is to be retried.
 type Binder struct {
 	*controller.Controller
-	cfg   Config
-	index index
-	told  map[store.Key]told // the last event about each object
+	cfg      Config
+	index    index
+	reported map[store.Key]reported // the last event about each object
 }
 
 // New returns a binder. Run runs it.
@@ -59,7 +59,7 @@ func New(cfg Config) *Binder {
 }
 
 // Begin implements controller.Logic.
-func (b *Binder) Begin() { b.index, b.told = newIndex(), map[store.Key]told{} }
+func (b *Binder) Begin() { b.index, b.reported = newIndex(), map[store.Key]reported{} }
 
 // Due implements controller.Logic: nothing is due without a change.
 func (b *Binder) Due(time.Time) (next time.Time) { return next }

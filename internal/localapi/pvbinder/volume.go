@@ -70,7 +70,7 @@ func (b *Binder) release(ctx context.Context, v *v1.PersistentVolume) {
 
 func (b *Binder) fail(ctx context.Context, v *v1.PersistentVolume, r reason, message string) {
 	if v.Status.Message != message {
-		b.tell(ctx, v, r, message)
+		b.event(ctx, v, r, message)
 	}
 	setPhase(v, v1.VolumeFailed, message)
 }

@@ -34,10 +34,10 @@ type body struct {
 }
 
 func (q *request) body() *body {
-	return &body{w: q.w, status: http.StatusOK, media: q.media, zips: takesGzip(q.r)}
+	return &body{w: q.w, status: http.StatusOK, media: q.media, zips: acceptsGzip(q.r)}
 }
 
-func takesGzip(r *http.Request) bool {
+func acceptsGzip(r *http.Request) bool {
 	for token := range strings.SplitSeq(r.Header.Get("Accept-Encoding"), ",") {
 		if strings.TrimSpace(token) == "gzip" {
 			return true
@@ -131,7 +131,6 @@ func (q *request) finish(b *body) {
 	}
 }
 
-// statusOf returns the Status of an error.
 func statusOf(err error) *metav1.Status {
 	status := metav1.Status{Status: metav1.StatusFailure, Code: http.StatusInternalServerError, Message: err.Error()}
 	var known apierrors.APIStatus

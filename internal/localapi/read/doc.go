@@ -4,7 +4,7 @@
 // Reads: the store; for rows of pods, the pulls in progress. Times are those of the request.
 // Never: writes, authorizes, starts a goroutine, delays one client for another.
 //
-// A request has four steps: the media type and the view (negotiate.go), the options (options.go),
+// A request has four steps: the media type and the view (media.go), the options (options.go),
 // the selection of objects (list.go, watch.go), and their representation (view.go, table.go). The
 // store has objects as protobuf. Protobuf responses and all metadata are cut out of that. An object
 // is decoded only for JSON, for rows, and for field selectors.

@@ -48,19 +48,8 @@ func New(cfg Config) *Handler {
 	return &Handler{cfg}
 }
 
-// skip reports an object that cannot be decoded, and returns all other errors.
-func (h *Handler) skip(err error) error {
-	u, ok := errors.AsType[undecodable](err)
-	if !ok {
-		return err
-	}
-	h.cfg.Undecodable(u.key, err)
-	return nil
-}
-
-// request is a request in progress.
 type request struct {
-	*Handler
+	cfg Config
 	kinds.Request
 	w     http.ResponseWriter
 	r     *http.Request
@@ -78,7 +67,7 @@ var (
 
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Cache-Control", "no-cache, private")
-	q := &request{Handler: h, Request: kinds.Read(r), w: w, r: r}
+	q := &request{cfg: h.cfg, Request: kinds.Read(r), w: w, r: r}
 	q.kind = q.Kind()
 	if q.kind == nil && !knownGroup(r.URL.Path) {
 		http.NotFound(w, r)
@@ -186,7 +175,6 @@ func (q *request) get() {
 	q.answer(o)
 }
 
-// answer responds with a single object.
 func (q *request) answer(o object) {
 	b := q.body()
 	var err error
@@ -199,9 +187,9 @@ func (q *request) answer(o object) {
 			b.write(raw)
 		}
 	} else {
-		var shown any
-		if shown, err = q.view.alone(o); err == nil {
-			err = b.encode(shown)
+		var out any
+		if out, err = q.view.alone(o); err == nil {
+			err = b.encode(out)
 		}
 	}
 	if err != nil {
@@ -211,7 +199,16 @@ func (q *request) answer(o object) {
 	q.finish(b)
 }
 
-// many serves a list or a watch.
+// skip reports an object that cannot be decoded, and returns all other errors.
+func (q *request) skip(err error) error {
+	u, ok := errors.AsType[undecodable](err)
+	if !ok {
+		return err
+	}
+	q.cfg.Undecodable(u.key, err)
+	return nil
+}
+
 func (q *request) many() {
 	o, sel, err := q.listOptions()
 	switch {

@@ -18,9 +18,8 @@ import (
 // a list of one page.
 const pageBytes = 4 << 20
 
-// listing is a list in progress.
 type listing struct {
-	*request
+	req *request
 	position
 	sel selector
 }
@@ -39,7 +38,7 @@ func (l *listing) read() (page, error) {
 	var p page
 	size := 0
 	var failure error
-	revision, err := l.cfg.Store.List(l.span(), func(i store.Item) bool {
+	revision, err := l.req.cfg.Store.List(l.span(), func(i store.Item) bool {
 		if name := l.sel.name(); name != "" && l.oneNamespace() && i.Key.Name > name {
 			return false
 		}
@@ -48,13 +47,13 @@ func (l *listing) read() (page, error) {
 			return l.limit > 0 && l.sel.all() // only count
 		}
 		p.last = i.Key
-		o, err := parse(l.kind, i)
+		o, err := parse(l.req.kind, i)
 		ok := false
 		if err == nil {
 			ok, err = l.sel.matches(o)
 		}
 		if err != nil {
-			if failure = l.skip(err); failure != nil {
+			if failure = l.req.skip(err); failure != nil {
 				failure = apierrors.NewInternalError(failure)
 			}
 			return failure == nil
@@ -81,17 +80,17 @@ func (l *listing) isFull(objects, size int) bool {
 }
 
 // oneNamespace reports whether the objects' names are unique.
-func (l *listing) oneNamespace() bool { return !l.kind.Namespaced || l.Namespace != "" }
+func (l *listing) oneNamespace() bool { return !l.req.kind.Namespaced || l.req.Namespace != "" }
 
 // span returns the range of the store to read.
 func (l *listing) span() store.Range {
-	r := store.Range{Resource: l.kind.Stored, After: l.after, Revision: l.revision}
-	if l.kind.Namespaced {
-		r.Namespace = l.Namespace
+	r := store.Range{Resource: l.req.kind.Stored, After: l.after, Revision: l.revision}
+	if l.req.kind.Namespaced {
+		r.Namespace = l.req.Namespace
 	}
 	// For an exact name, start at it: after the name without its last character.
 	if name := l.sel.name(); name != "" && l.after == (store.Key{}) && l.oneNamespace() {
-		r.After = store.Key{Resource: l.kind.Stored, Namespace: r.Namespace, Name: name[:len(name)-1]}
+		r.After = store.Key{Resource: l.req.kind.Stored, Namespace: r.Namespace, Name: name[:len(name)-1]}
 	}
 	return r
 }
@@ -102,7 +101,7 @@ func (l *listing) each(p page, show func(object) error) error {
 	at.revision = p.revision
 	for {
 		for _, o := range p.objects {
-			if err := l.skip(show(o)); err != nil {
+			if err := l.req.skip(show(o)); err != nil {
 				return err
 			}
 		}
@@ -157,10 +156,10 @@ func (q *request) list(o *internalversion.ListOptions, sel selector) {
 func (l *listing) explain(err error, continued string) error {
 	var known apierrors.APIStatus
 	switch {
-	case errors.As(err, &known), errors.As(err, &gone{}):
+	case errors.As(err, &known), errors.As(err, &disconnected{}):
 		return err
 	case errors.Is(err, store.ErrFuture):
-		return tooLarge(l.revision, l.cfg.Store.Revision())
+		return tooLarge(l.revision, l.req.cfg.Store.Revision())
 	case errors.Is(err, store.ErrCompacted) && continued != "":
 		return l.expired()
 	case errors.Is(err, store.ErrCompacted):
@@ -172,19 +171,18 @@ func (l *listing) explain(err error, continued string) error {
 // expired returns the error for a continue token whose revision has expired, with a token to
 // continue inconsistently.
 func (l *listing) expired() error {
-	next, err := l.tokenAfter(l.after, newest)
+	next, err := l.req.tokenAfter(l.after, newest)
 	if err != nil {
 		return apierrors.NewInternalError(err)
 	}
-	gone := apierrors.NewResourceExpired("The provided continue parameter is too old to display a consistent list result. " +
+	expired := apierrors.NewResourceExpired("The provided continue parameter is too old to display a consistent list result. " +
 		"You can start a new list without the continue parameter, or use the continue token in this response to retrieve the remainder of the results. " +
 		"Continuing with the provided token results in an inconsistent list - objects that were created, modified, or deleted between the time " +
 		"the first chunk was returned and now may show up in the list.")
-	gone.ErrStatus.ListMeta.Continue = next
-	return gone
+	expired.ErrStatus.ListMeta.Continue = next
+	return expired
 }
 
-// meta returns the list's resource version and continue token.
 func (l *listing) meta(p page) (metav1.ListMeta, error) {
 	m := metav1.ListMeta{ResourceVersion: object{revision: p.revision}.version()}
 	if l.limit == 0 || !p.more {
@@ -194,7 +192,7 @@ func (l *listing) meta(p page) (metav1.ListMeta, error) {
 		m.RemainingItemCount = &p.rest
 	}
 	var err error
-	m.Continue, err = l.tokenAfter(p.last, int64(min(p.revision, math.MaxInt64)))
+	m.Continue, err = l.req.tokenAfter(p.last, int64(min(p.revision, math.MaxInt64)))
 	return m, err
 }
 
@@ -206,7 +204,7 @@ type header struct {
 
 // json writes a list as JSON, from which other formats are converted.
 func (l *listing) json(b *body, first page, meta metav1.ListMeta) error {
-	kind := l.view.kinds(l.kind).list
+	kind := l.req.view.kinds(l.req.kind).list
 	apiVersion, name := kind.ToAPIVersionAndKind()
 	text, err := json.Marshal(header{metav1.TypeMeta{Kind: name, APIVersion: apiVersion}, meta})
 	if err != nil {
@@ -214,7 +212,7 @@ func (l *listing) json(b *body, first page, meta metav1.ListMeta) error {
 	}
 	b.write(text[:len(text)-1])
 	begin := `,"items":[`
-	if t, ok := l.view.(*table); ok {
+	if t, ok := l.req.view.(*table); ok {
 		if begin, err = t.begin(); err != nil {
 			return err
 		}
@@ -222,7 +220,7 @@ func (l *listing) json(b *body, first page, meta metav1.ListMeta) error {
 	b.write([]byte(begin))
 	comma := ""
 	err = l.each(first, func(o object) error {
-		item, err := l.view.item(o)
+		item, err := l.req.view.item(o)
 		if err == nil {
 			text, err = json.Marshal(item)
 		}
@@ -256,7 +254,7 @@ func (l *listing) protobuf(b *body, first page, meta metav1.ListMeta) error {
 	begin := replaced(nil, span{}, listMeta, head)
 	size := len(begin)
 	err = l.each(first, func(o object) error {
-		message, err := l.view.message(o)
+		message, err := l.req.view.message(o)
 		if err != nil {
 			return err
 		}
@@ -274,7 +272,7 @@ func (l *listing) protobuf(b *body, first page, meta metav1.ListMeta) error {
 	b.write(begin)
 	var tag []byte
 	err = l.each(first, func(o object) error {
-		message, err := l.view.message(o)
+		message, err := l.req.view.message(o)
 		if err != nil {
 			return err
 		}
@@ -292,7 +290,7 @@ func (l *listing) protobuf(b *body, first page, meta metav1.ListMeta) error {
 
 // around returns the bytes before and after a list of the given size.
 func around(l *listing, size int) (before, after []byte, err error) {
-	empty, err := unknown(l.view.kinds(l.kind).list, []byte{})
+	empty, err := unknown(l.req.view.kinds(l.req.kind).list, []byte{})
 	if err != nil {
 		return nil, nil, err
 	}

@@ -116,11 +116,11 @@ func (o object) metadata() (message []byte, at span, err error) {
 
 func (o object) message() ([]byte, error) {
 	if o.kind.Stored != o.kind.Resource().String() {
-		shown, err := o.decode()
+		out, err := o.decode()
 		if err != nil {
 			return nil, err
 		}
-		return shown.(marshaler).Marshal()
+		return out.(marshaler).Marshal()
 	}
 	metadata, at, err := o.metadata()
 	if err != nil {
@@ -162,7 +162,6 @@ func (o object) labels() (labels.Set, error) {
 	return set, nil
 }
 
-// marshaler is implemented by all API objects.
 type marshaler interface {
 	Marshal() ([]byte, error)
 	Unmarshal([]byte) error
@@ -184,11 +183,10 @@ func (o object) decode() (kinds.Object, error) {
 	if err != nil {
 		return nil, err
 	}
-	return shown(o.kind, s), nil
+	return toKind(o.kind, s), nil
 }
 
-// shown converts a stored object to a kind.
-func shown(k *kinds.Kind, stored kinds.Object) kinds.Object {
+func toKind(k *kinds.Kind, stored kinds.Object) kinds.Object {
 	if e, ok := stored.(*v1.Event); ok && k.Group != "" {
 		return newEvent(e)
 	}

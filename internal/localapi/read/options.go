@@ -39,7 +39,6 @@ func (q *request) listOptions() (*internalversion.ListOptions, selector, error) 
 	return o, sel, nil
 }
 
-// selector selects objects by labels and fields.
 type selector struct {
 	labels labels.Selector // nil: all
 	fields fields.Selector // nil: all
@@ -120,7 +119,6 @@ const tokenVersion = "meta.k8s.io/v1"
 // newest is the revision of a token that continues with the current objects.
 const newest = -1
 
-// tokenAfter returns a token for what follows a key.
 func (q *request) tokenAfter(k store.Key, revision int64) (string, error) {
 	t := token{APIVersion: tokenVersion, Revision: revision, Start: k.Name + "\x00"}
 	if q.kind.Namespaced && q.Namespace == "" {
@@ -130,7 +128,6 @@ func (q *request) tokenAfter(k store.Key, revision int64) (string, error) {
 	return base64.RawURLEncoding.EncodeToString(text), err
 }
 
-// readToken returns the key and the revision of a token.
 func (q *request) readToken(text string) (after store.Key, revision int64, err error) {
 	var t token
 	data, err := base64.RawURLEncoding.DecodeString(text)

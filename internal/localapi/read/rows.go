@@ -18,11 +18,10 @@ import (
 // Columns and rows are those of kube-apiserver; lifecycle.Summarize computes the cells of pods.
 
 const (
-	none   = "<none>"
-	unsaid = "<unknown>"
+	none        = "<none>"
+	unknownCell = "<unknown>"
 )
 
-// statusCell is the index of a pod's status cell.
 const statusCell = 2
 
 var podColumns = []metav1.TableColumnDefinition{
@@ -79,13 +78,13 @@ func nodeRow(n *v1.Node, now time.Time) metav1.TableRow {
 	return metav1.TableRow{Cells: []any{
 		n.Name, nodeStatus(n), roles(n), since(n.CreationTimestamp.Time, now), info.KubeletVersion,
 		address(n, v1.NodeInternalIP), address(n, v1.NodeExternalIP),
-		cmp.Or(info.OSImage, unsaid), kernel(info), cmp.Or(info.ContainerRuntimeVersion, unsaid),
+		cmp.Or(info.OSImage, unknownCell), kernel(info), cmp.Or(info.ContainerRuntimeVersion, unknownCell),
 	}}
 }
 
 // kernel returns the version of a node's kernel, with the architecture if it is known.
 func kernel(info v1.NodeSystemInfo) string {
-	version := cmp.Or(info.KernelVersion, unsaid)
+	version := cmp.Or(info.KernelVersion, unknownCell)
 	if info.Architecture == "" {
 		return version
 	}
@@ -109,7 +108,6 @@ func nodeStatus(n *v1.Node) string {
 	return status
 }
 
-// roles returns the roles that a node's labels name.
 func roles(n *v1.Node) string {
 	found := map[string]bool{}
 	for label, value := range n.Labels {
@@ -185,7 +183,7 @@ func eventRow(e *v1.Event, now time.Time) metav1.TableRow {
 // since returns the time since t, human-readable.
 func since(t, now time.Time) string {
 	if t.IsZero() {
-		return unsaid
+		return unknownCell
 	}
 	return duration.HumanDuration(now.Sub(t))
 }

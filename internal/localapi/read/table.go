@@ -17,13 +17,13 @@ import (
 
 // table is the view of objects as rows.
 type table struct {
-	columns []metav1.TableColumnDefinition
-	row     func(stored kinds.Object, now time.Time) metav1.TableRow
-	include metav1.IncludeObjectPolicy
-	told    bool // the columns were sent; a watch sends them once
-	// look reads the pulls in progress; nil: there is no reader. pulls is its last result.
-	look  func() func(*v1.Pod) string
-	pulls func(*v1.Pod) string
+	columns     []metav1.TableColumnDefinition
+	row         func(stored kinds.Object, now time.Time) metav1.TableRow
+	include     metav1.IncludeObjectPolicy
+	sentColumns bool // the columns were sent; a watch sends them once
+	// readPulls reads the pulls in progress; nil: there is no reader. pulls is its last result.
+	readPulls func() func(*v1.Pod) string
+	pulls     func(*v1.Pod) string
 }
 
 // tableOf returns the table of the requested kind, nil if it is not supported.
@@ -32,7 +32,7 @@ func (q *request) tableOf() *table {
 	case "pods":
 		t := &table{columns: podColumns, row: rowOf(podRow)}
 		if pulls := q.cfg.Pulls; pulls != nil {
-			t.look = func() func(*v1.Pod) string { return pulls(q.r.Context()) }
+			t.readPulls = func() func(*v1.Pod) string { return pulls(q.r.Context()) }
 		}
 		return t
 	case "nodes":
@@ -90,9 +90,9 @@ func (t *table) rowFor(o object) (metav1.TableRow, error) {
 		return metav1.TableRow{}, err
 	}
 	row := t.row(stored, time.Now())
-	if p, ok := stored.(*v1.Pod); ok && t.look != nil && p.Status.Phase == v1.PodPending {
+	if p, ok := stored.(*v1.Pod); ok && t.readPulls != nil && p.Status.Phase == v1.PodPending {
 		if t.pulls == nil {
-			t.pulls = t.look()
+			t.pulls = t.readPulls()
 		}
 		row.Cells[statusCell] = row.Cells[statusCell].(string) + t.pulls(p)
 	}
@@ -102,7 +102,7 @@ func (t *table) rowFor(o object) (metav1.TableRow, error) {
 	}
 	switch include {
 	case metav1.IncludeObject:
-		whole := shown(o.kind, stored)
+		whole := toKind(o.kind, stored)
 		whole.GetObjectKind().SetGroupVersionKind(o.kind.GroupVersionKind)
 		row.Object.Object = whole
 	case metav1.IncludeMetadata:
@@ -124,10 +124,10 @@ func (t *table) alone(o object) (any, error) {
 		ListMeta: metav1.ListMeta{ResourceVersion: o.version()},
 		Rows:     []metav1.TableRow{row},
 	}
-	if !t.told {
+	if !t.sentColumns {
 		one.ColumnDefinitions = t.columns
 	}
-	t.told = true
+	t.sentColumns = true
 	return one, err
 }
 
@@ -136,7 +136,6 @@ func (*table) message(o object) ([]byte, error) {
 	return nil, fmt.Errorf("%s: a table has no protobuf", o.key)
 }
 
-// column returns a column definition.
 func column(name string, priority int32, description string) metav1.TableColumnDefinition {
 	c := metav1.TableColumnDefinition{Name: name, Type: "string", Description: description, Priority: priority}
 	if name == "Name" {

@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	machinerywatch "k8s.io/apimachinery/pkg/watch"
 
+	"berth/internal/api/negotiate"
 	"berth/internal/localapi/store"
 )
 
@@ -34,9 +35,8 @@ const (
 	batch = 64
 )
 
-// watcher is a watch in progress.
 type watcher struct {
-	*request
+	req      *request
 	sel      selector
 	revision uint64 // of the last change that was processed
 	end      time.Time
@@ -59,7 +59,7 @@ func (q *request) watch(o *internalversion.ListOptions, sel selector) {
 			return
 		}
 	}
-	w := &watcher{request: q, sel: sel, revision: revision, marks: o.AllowWatchBookmarks, control: http.NewResponseController(q.w)}
+	w := &watcher{req: q, sel: sel, revision: revision, marks: o.AllowWatchBookmarks, control: http.NewResponseController(q.w)}
 	now := time.Now()
 	w.end = now.Add(shortestWatch + rand.N(shortestWatch))
 	if o.TimeoutSeconds != nil && *o.TimeoutSeconds > 0 {
@@ -74,13 +74,13 @@ func (q *request) watch(o *internalversion.ListOptions, sel selector) {
 	}
 	q.w.Header().Set("Content-Type", name)
 	q.w.WriteHeader(http.StatusOK)
-	w.tell(w.run(o))
+	w.sendError(w.run(o))
 }
 
 // canWatch returns why the response cannot be a stream of events.
 func (q *request) canWatch() error {
 	if !slices.Contains(streamable, q.media.name) {
-		return notAcceptable(streamTypes)
+		return negotiate.NotAcceptable(streamTypes)
 	}
 	if t, ok := q.view.(*table); ok {
 		if err := t.readOptions(q); err != nil {
@@ -90,7 +90,6 @@ func (q *request) canWatch() error {
 	return q.view.check(q, watched)
 }
 
-// scheduleBookmark sets the time of the next bookmark.
 func (w *watcher) scheduleBookmark(now time.Time) {
 	next := now.Add(bookmarkEvery - rand.N(bookmarkEvery/20))
 	if last := w.end.Add(-bookmarkBefore); last.Before(next) {
@@ -109,21 +108,21 @@ func (w *watcher) run(o *internalversion.ListOptions) error {
 			return err
 		}
 	} else if w.revision == 0 {
-		w.revision = w.cfg.Store.Revision()
+		w.revision = w.req.cfg.Store.Revision()
 	}
 	for {
 		if err := w.control.Flush(); errors.Is(err, errors.ErrUnsupported) {
 			return apierrors.NewInternalError(err)
 		} else if err != nil {
-			return gone{err}
+			return disconnected{err}
 		}
 		changes, err := w.wait()
 		now := time.Now()
 		switch {
-		case w.r.Context().Err() != nil:
-			return gone{w.r.Context().Err()}
+		case w.req.r.Context().Err() != nil:
+			return disconnected{w.req.r.Context().Err()}
 		case errors.Is(err, store.ErrCompacted):
-			return apierrors.NewResourceExpired(fmt.Sprintf("too old resource version: %d (%d)", w.revision, w.cfg.Store.Revision()))
+			return apierrors.NewResourceExpired(fmt.Sprintf("too old resource version: %d (%d)", w.revision, w.req.cfg.Store.Revision()))
 		case err != nil && !errors.Is(err, context.DeadlineExceeded):
 			return apierrors.NewInternalError(err)
 		}
@@ -149,18 +148,18 @@ func (w *watcher) wait() ([]store.Change, error) {
 	if !w.bookmark.IsZero() && w.bookmark.Before(next) {
 		next = w.bookmark
 	}
-	ctx, cancel := context.WithDeadline(w.r.Context(), next)
+	ctx, cancel := context.WithDeadline(w.req.r.Context(), next)
 	defer cancel()
-	changes, err := w.cfg.Store.Since(ctx, w.revision)
+	changes, err := w.req.cfg.Store.Since(ctx, w.revision)
 	return slices.Clone(changes[:min(batch, len(changes))]), err
 }
 
 // begin sends the existing objects and, if the client accepts it, a bookmark.
 func (w *watcher) begin() error {
-	if newest := w.cfg.Store.Revision(); w.revision > newest {
+	if newest := w.req.cfg.Store.Revision(); w.revision > newest {
 		return tooLarge(w.revision, newest)
 	}
-	l := &listing{w.request, position{}, w.sel}
+	l := &listing{w.req, position{}, w.sel}
 	first, err := l.read()
 	if err != nil {
 		return l.explain(err, "")
@@ -194,7 +193,7 @@ func (w *watcher) sendAll(changes []store.Change) error {
 // shown as it was last, with the revision of the change.
 func (w *watcher) event(c store.Change) (machinerywatch.EventType, object, error) {
 	key := c.Now.Key
-	if key.Resource != w.kind.Stored || w.kind.Namespaced && w.Namespace != "" && key.Namespace != w.Namespace {
+	if key.Resource != w.req.kind.Stored || w.req.kind.Namespaced && w.req.Namespace != "" && key.Namespace != w.req.Namespace {
 		return "", object{}, nil
 	}
 	before, was, err := w.seen(c.Before)
@@ -221,7 +220,7 @@ func (w *watcher) seen(i store.Item) (object, bool, error) {
 	if i.Value == nil {
 		return object{}, false, nil
 	}
-	o, err := parse(w.kind, i)
+	o, err := parse(w.req.kind, i)
 	if err != nil {
 		return o, false, err
 	}
@@ -230,7 +229,7 @@ func (w *watcher) seen(i store.Item) (object, bool, error) {
 }
 
 func (w *watcher) sendBookmark(annotations map[string]string) error {
-	o, err := bookmark(w.kind, w.revision, annotations)
+	o, err := bookmark(w.req.kind, w.revision, annotations)
 	if err != nil {
 		return err
 	}
@@ -238,21 +237,21 @@ func (w *watcher) sendBookmark(annotations map[string]string) error {
 }
 
 func (w *watcher) send(kind machinerywatch.EventType, o object) error {
-	if w.media.isProtobuf() {
-		raw, err := w.view.message(o)
+	if w.req.media.isProtobuf() {
+		raw, err := w.req.view.message(o)
 		if err == nil {
-			raw, err = unknown(w.view.kinds(w.kind).one, raw)
+			raw, err = unknown(w.req.view.kinds(w.req.kind).one, raw)
 		}
 		if err != nil {
 			return err
 		}
 		return w.frame(kind, raw)
 	}
-	shown, err := w.view.alone(o)
+	out, err := w.req.view.alone(o)
 	if err != nil {
 		return err
 	}
-	return w.line(kind, shown)
+	return w.line(kind, out)
 }
 
 type jsonEvent struct {
@@ -260,8 +259,8 @@ type jsonEvent struct {
 	Object any                      `json:"object"`
 }
 
-func (w *watcher) line(kind machinerywatch.EventType, shown any) error {
-	text, err := json.Marshal(jsonEvent{kind, shown})
+func (w *watcher) line(kind machinerywatch.EventType, out any) error {
+	text, err := json.Marshal(jsonEvent{kind, out})
 	if err != nil {
 		return err
 	}
@@ -279,23 +278,22 @@ func (w *watcher) frame(kind machinerywatch.EventType, raw []byte) error {
 	return w.write(message)
 }
 
-// gone is the error for a client that has disconnected.
-type gone struct{ error }
+type disconnected struct{ error }
 
 func (w *watcher) write(p []byte) error {
-	if _, err := w.w.Write(p); err != nil {
-		return gone{err}
+	if _, err := w.req.w.Write(p); err != nil {
+		return disconnected{err}
 	}
 	return nil
 }
 
-// tell sends the error of a watch as an event, unless the client has disconnected.
-func (w *watcher) tell(err error) {
-	if err == nil || errors.As(err, &gone{}) {
+// sendError sends the error of a watch as an event, unless the client has disconnected.
+func (w *watcher) sendError(err error) {
+	if err == nil || errors.As(err, &disconnected{}) {
 		return
 	}
 	status := statusOf(err)
-	if !w.media.isProtobuf() {
+	if !w.req.media.isProtobuf() {
 		err = w.line(machinerywatch.Error, status)
 	} else {
 		var raw []byte
@@ -306,7 +304,7 @@ func (w *watcher) tell(err error) {
 			err = w.frame(machinerywatch.Error, raw)
 		}
 	}
-	if err != nil && !errors.As(err, &gone{}) {
-		w.cfg.Log.Error("write an error of a watch", "path", w.Path, "error", err)
+	if err != nil && !errors.As(err, &disconnected{}) {
+		w.req.cfg.Log.Error("write an error of a watch", "path", w.req.Path, "error", err)
 	}
 }

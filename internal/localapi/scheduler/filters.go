@@ -243,7 +243,6 @@ func findUntolerated(p *v1.Pod, taints []v1.Taint) (v1.Taint, bool) {
 	return corev1.FindMatchingUntoleratedTaint(klog.Background(), taints, p.Spec.Tolerations, holds, false)
 }
 
-// hostPorts returns the host ports that a pod requests.
 func hostPorts(p *v1.Pod) (out []v1.ContainerPort) {
 	for c := range pod.Containers(&p.Spec) {
 		for _, port := range c.Ports {

@@ -17,7 +17,7 @@ type candidate struct {
 
 // gathered is the newest recoverable version of each object.
 type gathered struct {
-	*examined
+	file *examined
 	// trusted is set if the copy has every acknowledged write.
 	trusted bool
 	found   map[string]candidate
@@ -28,7 +28,7 @@ type gathered struct {
 // gather returns the newest recoverable version of each object, and the lost objects.
 func (e *examined) gather() (map[string]candidate, []Loss, error) {
 	g := &gathered{
-		examined: e, trusted: e.copy.complete && e.copy.last >= e.revision,
+		file: e, trusted: e.copy.complete && e.copy.last >= e.revision,
 		found: map[string]candidate{}, inTree: map[string]version{}, badCopy: map[string]string{},
 	}
 	if _, err := readCopy(e.path+copySuffix, g.addRecord); passing(err) {
@@ -67,7 +67,7 @@ func (g *gathered) add(k string, c candidate) {
 func (g *gathered) addRecord(r record) {
 	switch r.kind {
 	case recordObject, recordWrite:
-		if err := g.usable(r.key, r.value); err != nil {
+		if err := g.file.usable(r.key, r.value); err != nil {
 			g.badCopy[r.key] = err.Error()
 			return
 		}
@@ -78,7 +78,7 @@ func (g *gathered) addRecord(r record) {
 }
 
 func (g *gathered) addFromTree(k string, stored []byte) {
-	item, err := g.item(k, stored)
+	item, err := g.file.item(k, stored)
 	if err != nil {
 		return
 	}
@@ -90,7 +90,7 @@ func (g *gathered) addFromTree(k string, stored []byte) {
 
 // addScanned adds an object of any page. The copy has the newest versions of what it covers.
 func (g *gathered) addScanned(k string, stored []byte) {
-	if item, err := g.item(k, stored); err == nil && (!g.copy.complete || item.Revision > g.copy.last) {
+	if item, err := g.file.item(k, stored); err == nil && (!g.file.copy.complete || item.Revision > g.file.copy.last) {
 		g.add(k, candidate{version: versionOf(item.Revision, item.Value), value: item.Value, older: true})
 	}
 }
@@ -98,13 +98,13 @@ func (g *gathered) addScanned(k string, stored []byte) {
 // lost returns the objects that have traces but no usable version.
 func (g *gathered) lost() []Loss {
 	var out []Loss
-	for k, why := range g.bad {
+	for k, why := range g.file.bad {
 		if _, ok := g.found[k]; !ok && (!g.trusted || g.badCopy[k] != "") {
 			out = append(out, Loss{Key: display(k), Why: why})
 		}
 	}
 	for k, why := range g.badCopy {
-		if _, ok := g.found[k]; !ok && g.bad[k] == "" {
+		if _, ok := g.found[k]; !ok && g.file.bad[k] == "" {
 			out = append(out, Loss{Key: display(k), Why: why})
 		}
 	}

@@ -40,15 +40,15 @@ func (h *history) add(changes []Change) {
 	for i := range changes {
 		h.bytes += changes[i].size()
 	}
-	gone := 0
-	for old := len(h.changes) - len(changes); gone < old && (len(h.changes)-gone > h.most || h.bytes > h.mostBytes); gone++ {
-		h.floor = h.changes[gone].Now.Revision
-		h.bytes -= h.changes[gone].size()
+	expired := 0
+	for old := len(h.changes) - len(changes); expired < old && (len(h.changes)-expired > h.most || h.bytes > h.mostBytes); expired++ {
+		h.floor = h.changes[expired].Now.Revision
+		h.bytes -= h.changes[expired].size()
 	}
-	h.changes = h.changes[gone:]
+	h.changes = h.changes[expired:]
 	// A reader may hold dropped elements, so they are not cleared: the array is replaced
 	// occasionally.
-	if h.dropped += gone; h.dropped > len(h.changes) {
+	if h.dropped += expired; h.dropped > len(h.changes) {
 		h.changes, h.dropped = slices.Clone(h.changes), 0
 	}
 	h.last = h.changes[len(h.changes)-1].Now.Revision

@@ -13,14 +13,14 @@ import (
 	"berth/internal/localapi/store"
 )
 
-// needNamespace creates the namespace of the request if it does not exist, as pods of manifests may
-// be in any. In a terminating namespace it fails.
-func (x *call) needNamespace() error {
+// ensureNamespace creates the namespace of the request if it does not exist, as pods of manifests
+// may be in any. In a terminating namespace it fails.
+func (x *call) ensureNamespace() error {
 	if !x.kind.Namespaced {
 		return nil
 	}
 	key := store.Key{Resource: "namespaces", Name: x.Namespace}
-	item, err := x.Store.Get(key)
+	item, err := x.cfg.Store.Get(key)
 	if err == nil {
 		return x.checkNamespace(item)
 	}
@@ -31,7 +31,7 @@ func (x *call) needNamespace() error {
 	if err != nil {
 		return err
 	}
-	_, err = x.Store.Write(key, 0, value)
+	_, err = x.cfg.Store.Write(key, 0, value)
 	if errors.Is(err, store.ErrConflict) { // created concurrently
 		return nil
 	}

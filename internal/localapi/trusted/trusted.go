@@ -47,7 +47,7 @@ func New(c Config) *Calls { return &Calls{c} }
 
 // ServeHTTP executes one write.
 func (c *Calls) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	x := call{Calls: c, Request: kinds.Read(r), context: r.Context()}
+	x := call{cfg: c.Config, Request: kinds.Read(r), context: r.Context()}
 	code, o, err := x.do(r)
 	if err != nil {
 		kinds.Fail(w, r, err)
@@ -57,7 +57,7 @@ func (c *Calls) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 type call struct {
-	*Calls
+	cfg Config
 	kinds.Request
 	context context.Context
 	kind    *kinds.Kind
@@ -105,7 +105,7 @@ func (x *call) key() store.Key {
 
 // read returns the object of the request, or NotFound.
 func (x *call) read() (kinds.Object, uint64, error) {
-	item, err := x.Store.Get(x.key())
+	item, err := x.cfg.Store.Get(x.key())
 	if errors.Is(err, store.ErrNotFound) {
 		return nil, 0, apierrors.NewNotFound(x.kind.Resource(), x.Name)
 	}
@@ -126,7 +126,7 @@ func (x *call) write(seen uint64, o kinds.Object) (kinds.Object, error) {
 			return nil, err
 		}
 	}
-	revision, err := x.Store.Write(x.key(), seen, value)
+	revision, err := x.cfg.Store.Write(x.key(), seen, value)
 	switch {
 	case errors.Is(err, store.ErrConflict) && seen == 0:
 		return nil, apierrors.NewAlreadyExists(x.kind.Resource(), x.Name)
@@ -149,7 +149,6 @@ func (x *call) write(seen uint64, o kinds.Object) (kinds.Object, error) {
 
 var errModified = errors.New("the object has been modified; please apply your changes to the latest version and try again")
 
-// received decodes the request body.
 func (x *call) received() (kinds.Object, error) {
 	o := x.kind.New()
 	decoder := kinds.Codecs().UniversalDeserializer()
@@ -170,7 +169,7 @@ func (x *call) create() (kinds.Object, error) {
 	if x.Name = o.GetName(); x.Name == "" {
 		return nil, apierrors.NewInvalid(x.kind.GroupVersionKind.GroupKind(), "", field.ErrorList{field.Required(field.NewPath("metadata", "name"), "")})
 	}
-	if err := x.needNamespace(); err != nil {
+	if err := x.ensureNamespace(); err != nil {
 		return nil, err
 	}
 	o.SetUID(uuid.NewUUID())
@@ -181,7 +180,7 @@ func (x *call) create() (kinds.Object, error) {
 	if o, err = x.write(0, o); err != nil {
 		return nil, err
 	}
-	return o, x.needNamespace() // the namespace may have been deleted meanwhile
+	return o, x.ensureNamespace() // the namespace may have been deleted meanwhile
 }
 
 func now() metav1.Time { return metav1.NewTime(time.Now().Truncate(time.Second)) }
@@ -208,30 +207,31 @@ func (x *call) change(edit func(old kinds.Object) (kinds.Object, error)) (kinds.
 		if err != nil {
 			return nil, err
 		}
-		asked := o.GetResourceVersion()
-		if asked != "" && asked != old.GetResourceVersion() {
+		given := o.GetResourceVersion()
+		if given != "" && given != old.GetResourceVersion() {
 			return nil, apierrors.NewConflict(x.kind.Resource(), x.Name, errModified)
 		}
-		if err := x.settle(o, old); err != nil {
+		if err := x.keepMetadata(o, old); err != nil {
 			return nil, err
 		}
 		if equality.Semantic.DeepEqual(o, old) {
 			return old, nil
 		}
-		if ends(o) {
+		if isFinished(o) {
 			_, err = x.write(revision, nil)
 		} else {
 			_, err = x.write(revision, o)
 		}
-		if apierrors.IsConflict(err) && asked == "" {
+		if apierrors.IsConflict(err) && given == "" {
 			continue // a concurrent write was first; the request names no version
 		}
 		return o, err
 	}
 }
 
-// settle checks the UID of o, and sets the metadata that a write cannot change to that of old.
-func (x *call) settle(o, old kinds.Object) error {
+// keepMetadata checks the UID of o, and sets the metadata that a write cannot change to that of
+// old.
+func (x *call) keepMetadata(o, old kinds.Object) error {
 	if uid := o.GetUID(); uid != "" && uid != old.GetUID() {
 		if x.Verb == "patch" {
 			return apierrors.NewInvalid(x.kind.GroupVersionKind.GroupKind(), x.Name,
@@ -251,13 +251,12 @@ func (x *call) settle(o, old kinds.Object) error {
 	return nil
 }
 
-// ends reports whether an object is being deleted and nothing delays its removal.
-func ends(o kinds.Object) bool {
+// isFinished reports whether an object is being deleted and nothing delays its removal.
+func isFinished(o kinds.Object) bool {
 	grace := o.GetDeletionGracePeriodSeconds()
 	return o.GetDeletionTimestamp() != nil && (grace == nil || *grace == 0) && len(o.GetFinalizers()) == 0
 }
 
-// applier applies a patch to an object of type t.
 type applier func(object map[string]any, p strategicpatch.Patch, t reflect.Type) (map[string]any, error)
 
 var appliers = map[types.PatchType]applier{
@@ -322,10 +321,10 @@ func patchStatus(old kinds.Object, p strategicpatch.Patch, apply applier) (kinds
 	if err != nil {
 		return nil, apierrors.NewBadRequest(err.Error())
 	}
-	asked, _ := patched["metadata"].(map[string]any)
-	version, _ := asked["resourceVersion"].(string) // only the patch's own counts
+	given, _ := patched["metadata"].(map[string]any)
+	version, _ := given["resourceVersion"].(string) // only the patch's own counts
 	o.SetResourceVersion(version)
-	if uid, ok := asked["uid"].(string); ok {
+	if uid, ok := given["uid"].(string); ok {
 		o.SetUID(types.UID(uid))
 	}
 	status.SetZero()
@@ -374,12 +373,11 @@ func (x *call) delete() (kinds.Object, error) {
 	}
 }
 
-// token signs a token for a service account.
 func (x *call) token() (runtime.Object, error) {
 	t := &authenticationv1.TokenRequest{}
 	if _, _, err := kinds.Codecs().UniversalDeserializer().Decode(x.body, new(authenticationv1.SchemeGroupVersion.WithKind("TokenRequest")), t); err != nil {
 		return nil, apierrors.NewBadRequest(err.Error())
 	}
 	t.APIVersion, t.Kind = authenticationv1.SchemeGroupVersion.String(), "TokenRequest"
-	return t, x.Sign(x.context, x.Namespace, x.Name, t)
+	return t, x.cfg.Sign(x.context, x.Namespace, x.Name, t)
 }

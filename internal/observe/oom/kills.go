@@ -48,7 +48,7 @@ func (k *Kills) content() reported {
 }
 
 // Health returns why and since when the file cannot be written, or nil.
-func (k *Kills) Health() error { return k.file.Health() }
+func (k *Kills) Health() error { return k.file.Writer.Health() }
 
 // load restores what an earlier agent reported. It returns that agent's position in the kernel log,
 // and its counts. Those of another boot are invalid.

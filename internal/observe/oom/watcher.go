@@ -112,7 +112,7 @@ func (w *Watcher) Run(ctx context.Context) error {
 	defer cancel()
 	records, ended := make(chan Record), make(chan error, 1)
 	watchEnded := make(chan error, 1)
-	helpers.Go(func() { _ = w.Kills.file.Run(ctx) }) // returns when ctx is done
+	helpers.Go(func() { _ = w.Kills.file.Writer.Run(ctx) }) // returns when ctx is done
 	helpers.Go(func() { watchEnded <- watch.Run(ctx) })
 	helpers.Go(func() {
 		ended <- w.Kernel.Log(ctx, after, w.readNow, func(r Record) {

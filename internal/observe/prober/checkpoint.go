@@ -74,10 +74,10 @@ func (m *Manager) Load() {
 }
 
 // Write writes the current results, and waits until that was tried.
-func (m *Manager) Write(ctx context.Context) { m.file.Flush(ctx) }
+func (m *Manager) Write(ctx context.Context) { m.file.Writer.Flush(ctx) }
 
 // Health returns why and since when the file cannot be written, or nil.
-func (m *Manager) Health() error { return m.file.Health() }
+func (m *Manager) Health() error { return m.file.Writer.Health() }
 
 // bootID identifies the boot of the machine; "" if the kernel does not report it, so that all boots
 // count as one.

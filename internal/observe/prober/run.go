@@ -25,7 +25,7 @@ const (
 func (m *Manager) Run(ctx context.Context) error {
 	writing, stopWriting := context.WithCancel(context.WithoutCancel(ctx))
 	var writer sync.WaitGroup
-	writer.Go(func() { _ = m.file.Run(writing) }) // returns when its context is done
+	writer.Go(func() { _ = m.file.Writer.Run(writing) }) // returns when its context is done
 	m.loop(ctx)
 	stopWriting()
 	writer.Wait()

@@ -55,13 +55,13 @@ func (k *Records) Load() {
 }
 
 // Run writes changes to the file until ctx is done.
-func (k *Records) Run(ctx context.Context) error { return k.file.Run(ctx) }
+func (k *Records) Run(ctx context.Context) error { return k.file.Writer.Run(ctx) }
 
 // Write writes the current statuses, and waits until that was tried.
-func (k *Records) Write(ctx context.Context) { k.file.Flush(ctx) }
+func (k *Records) Write(ctx context.Context) { k.file.Writer.Flush(ctx) }
 
 // Health returns why and since when the file cannot be written, or nil.
-func (k *Records) Health() error { return k.file.Health() }
+func (k *Records) Health() error { return k.file.Writer.Health() }
 
 // allRecords returns the statuses to persist, including restored ones that were not observed yet.
 func (m *Manager) allRecords() map[pod.UID]record {

@@ -59,7 +59,7 @@ func (a *Allocations) Load() {
 // Run writes the records asynchronously, and once more at the end, also to the kubelet's files. It
 // blocks until ctx is done.
 func (a *Allocations) Run(ctx context.Context) error {
-	err := a.file.Run(ctx)
+	err := a.file.Writer.Run(ctx)
 	if failed := a.leaveToKubelet(); failed != nil {
 		a.cfg.Log.Warn(failed.Error())
 	}
@@ -67,4 +67,4 @@ func (a *Allocations) Run(ctx context.Context) error {
 }
 
 // Health returns a failure to persist the records, with its start time, or nil.
-func (a *Allocations) Health() error { return a.file.Health() }
+func (a *Allocations) Health() error { return a.file.Writer.Health() }

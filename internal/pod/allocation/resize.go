@@ -66,7 +66,7 @@ func (a *Allocations) Grant(p *v1.Pod) {
 // Run.
 func (a *Allocations) Persist(ctx context.Context) {
 	if a.cfg.File != "" {
-		a.file.Flush(ctx)
+		a.file.Writer.Flush(ctx)
 	}
 }
 

@@ -110,10 +110,10 @@ func (s *Store) Load() error {
 }
 
 // Run writes the store asynchronously until ctx is done, and then the rest.
-func (s *Store) Run(ctx context.Context) error { return s.file.Run(ctx) }
+func (s *Store) Run(ctx context.Context) error { return s.file.Writer.Run(ctx) }
 
 // Health returns why and since when the file cannot be written, or nil.
-func (s *Store) Health() error { return s.file.Health() }
+func (s *Store) Health() error { return s.file.Writer.Health() }
 
 // Add records one event about an object.
 func (s *Store) Add(ref v1.ObjectReference, eventtype, reason, message string) {

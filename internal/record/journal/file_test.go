@@ -332,7 +332,7 @@ func TestEverythingIsBounded(t *testing.T) {
 	biggest, snapshots := int64(0), 0
 	for range 10 {
 		crowd(j, 3000, 5)
-		if j.file.Flush(t.Context()); j.Health() != nil {
+		if j.file.Writer.Flush(t.Context()); j.Health() != nil {
 			t.Fatal(j.Health())
 		}
 		now := size(t, filepath.Join(dir, "journal"))
@@ -440,7 +440,7 @@ func BenchmarkLoad(b *testing.B) {
 	j, end := open(b, dir, discard)
 	for size(b, filepath.Join(dir, "journal")) < fileLimit*9/10 {
 		crowd(j, 200, 1)
-		j.file.Flush(b.Context())
+		j.file.Writer.Flush(b.Context())
 	}
 	end()
 	b.SetBytes(size(b, filepath.Join(dir, "journal")))
@@ -460,7 +460,7 @@ func BenchmarkRecord(b *testing.B) {
 		i++
 		j.Record(Entry{Subject: web, Component: "runtime", Container: "main", Decision: "container started", Why: "incarnation 1", Count: i & 1})
 		if i%10000 == 0 {
-			j.file.Flush(b.Context())
+			j.file.Writer.Flush(b.Context())
 		}
 	}
 }

@@ -54,10 +54,10 @@ func (j *Journal) Load() error {
 }
 
 // Run writes the journal asynchronously until ctx is done, and then the rest.
-func (j *Journal) Run(ctx context.Context) error { return j.file.Run(ctx) }
+func (j *Journal) Run(ctx context.Context) error { return j.file.Writer.Run(ctx) }
 
 // Health returns why and since when the file cannot be written, or nil.
-func (j *Journal) Health() error { return j.file.Health() }
+func (j *Journal) Health() error { return j.file.Writer.Health() }
 
 func key(s Subject) string {
 	if s.UID != "" {

@@ -112,29 +112,6 @@ func TestProcessOf(t *testing.T) {
 	}
 }
 
-func TestChooseLeaving(t *testing.T) {
-	for _, c := range []struct {
-		name  string
-		open  []int32 // processes, the oldest connection first
-		comes int32
-		want  int
-	}{
-		{"one", []int32{1}, 2, 0},
-		{"all alike", []int32{1, 2, 3}, 4, 0},
-		{"the most", []int32{1, 2, 2, 3}, 4, 1},
-		{"the newcomer counts", []int32{1, 2, 3}, 3, 2},
-		{"equal ones: the oldest", []int32{1, 2, 2, 1}, 3, 0},
-	} {
-		var open []*conn
-		for _, p := range c.open {
-			open = append(open, &conn{process: p})
-		}
-		if got := chooseLeaving(open, &conn{process: c.comes}); got != open[c.want] {
-			t.Errorf("%s: one of process %d leaves", c.name, got.process)
-		}
-	}
-}
-
 // Who connects and says nothing is not waited for long.
 func TestSilentConnection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -105,7 +105,7 @@ func (s *Server) Run(ctx context.Context) error {
 	podresourcesv1.RegisterPodResourcesListerServer(g, serverV1{s: s})
 	v1alpha1.RegisterPodResourcesListerServer(g, serverV1alpha1{s: s})
 	served := make(chan error, 1)
-	go func() { served <- g.Serve(boundedListener{l, newConnections(s.Log)}) }()
+	go func() { served <- g.Serve(limitConnections(l, s.Log)) }()
 	select {
 	case err := <-served:
 		g.Stop()

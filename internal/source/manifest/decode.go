@@ -79,15 +79,15 @@ func (d Decoded) Refusal() int {
 
 // Decode decodes one manifest. A rejected document does not affect the others.
 func (d Decoder) Decode(from Origin, content []byte) Decoded {
-	out := &decoding{Decoder: d, Origin: from}
+	out := &decoding{decoder: d, from: from}
 	if bytes.HasPrefix(content, []byte("\xff\xfe")) || bytes.HasPrefix(content, []byte("\xfe\xff")) {
 		out.refuse(Problem{}, "is UTF-16 text: save it as UTF-8")
-		return out.Decoded
+		return out.decoded
 	}
 	docs := splitDocuments(content)
 	if len(docs) == 0 {
 		out.refuse(Problem{}, "is empty: a manifest needs apiVersion, kind, metadata and spec")
-		return out.Decoded
+		return out.decoded
 	}
 	if d.Names == MangleNames && len(docs) > 1 {
 		out.warn(Problem{}, fmt.Sprintf("has %d documents; only the first one is read", len(docs)))
@@ -95,7 +95,7 @@ func (d Decoder) Decode(from Origin, content []byte) Decoded {
 	}
 	if len(docs) > maxObjects {
 		out.refuse(Problem{}, fmt.Sprintf("has %d documents; at most %d are read", len(docs), maxObjects))
-		return out.Decoded
+		return out.decoded
 	}
 	for i, doc := range docs {
 		at := Problem{Document: i + 1}
@@ -109,14 +109,14 @@ func (d Decoder) Decode(from Origin, content []byte) Decoded {
 		}
 		out.object(at, object)
 	}
-	return out.Decoded
+	return out.decoded
 }
 
 // Restore decodes the documents of objects that were accepted before. The error names the first
 // that is no longer accepted.
 func (d Decoder) Restore(from Origin, documents []json.RawMessage) ([]Object, error) {
 	d.AllowUnknownFields = true // a newer agent with more fields may have accepted them
-	out := &decoding{Decoder: d, Origin: from}
+	out := &decoding{decoder: d, from: from}
 	for i, text := range documents {
 		var object map[string]any
 		if err := kjson.UnmarshalCaseSensitivePreserveInts(text, &object); err != nil {
@@ -124,17 +124,16 @@ func (d Decoder) Restore(from Origin, documents []json.RawMessage) ([]Object, er
 		}
 		out.object(Problem{Document: i + 1}, object)
 	}
-	if bad := out.Refusal(); bad >= 0 {
-		return nil, fmt.Errorf("document %d is refused now: %s", out.Problems[bad].Document, out.Problems[bad].Message)
+	if bad := out.decoded.Refusal(); bad >= 0 {
+		return nil, fmt.Errorf("document %d is refused now: %s", out.decoded.Problems[bad].Document, out.decoded.Problems[bad].Message)
 	}
-	return out.Objects, nil
+	return out.decoded.Objects, nil
 }
 
-// decoding is the state of decoding one manifest.
 type decoding struct {
-	Decoder
-	Origin
-	Decoded
+	decoder Decoder
+	from    Origin
+	decoded Decoded
 }
 
 func (d *decoding) refuse(at Problem, message string) { d.add(at, SeverityError, message) }
@@ -142,8 +141,8 @@ func (d *decoding) refuse(at Problem, message string) { d.add(at, SeverityError,
 func (d *decoding) warn(at Problem, message string) { d.add(at, SeverityWarning, message) }
 
 func (d *decoding) add(at Problem, severity Severity, message string) {
-	at.Source, at.Path, at.Severity, at.Message = d.Source, d.Path, severity, message
-	d.Problems = append(d.Problems, at)
+	at.Source, at.Path, at.Severity, at.Message = d.from.Source, d.from.Path, severity, message
+	d.decoded.Problems = append(d.decoded.Problems, at)
 }
 
 // object decodes one object of the manifest: a pod; in run mode also a local object; in run mode
@@ -162,7 +161,7 @@ func (d *decoding) object(at Problem, object map[string]any) {
 	}
 	isList := d.isList(kind)
 	switch {
-	case isList && d.Names == MangleNames && d.Source == pod.FileSource:
+	case isList && d.decoder.Names == MangleNames && d.from.Source == pod.FileSource:
 		d.refuse(at, fmt.Sprintf("kind %q: a static pod file holds one Pod, not a list", kind))
 	case (isList || d.accepts(kind)) && apiVersion != versionOf(strings.TrimSuffix(kind, "List")):
 		d.refuse(at, fmt.Sprintf("apiVersion: Unsupported value: %q: supported values: %q", apiVersion, versionOf(strings.TrimSuffix(kind, "List"))))
@@ -192,7 +191,7 @@ func textMember(object map[string]any, name, example string) (text, fault string
 
 // accepts reports whether manifests may define objects of the kind.
 func (d *decoding) accepts(kind string) bool {
-	return kind == "Pod" || d.Names == KeepNames && newLocalObject(kind) != nil
+	return kind == "Pod" || d.decoder.Names == KeepNames && newLocalObject(kind) != nil
 }
 
 // isList reports whether the kind is a list of accepted objects.
@@ -248,7 +247,7 @@ func (d *decoding) pod(at Problem, object map[string]any) {
 	if !ok {
 		return
 	}
-	for _, w := range d.identify(p, canonical, d.Origin) {
+	for _, w := range d.decoder.identify(p, canonical, d.from) {
 		d.warn(at, w)
 	}
 	for _, w := range validation.WarnPod(p) {
@@ -259,13 +258,13 @@ func (d *decoding) pod(at Problem, object map[string]any) {
 		d.refuse(at, refusal)
 		return
 	}
-	d.Objects = append(d.Objects, Object{Kind: "Pod", Object: p, Origin: d.Origin, Document: canonical})
+	d.decoded.Objects = append(d.decoded.Objects, Object{Kind: "Pod", Object: p, Origin: d.from, Document: canonical})
 }
 
 // checkPod returns why the defaulted pod is rejected, or "". In run mode, which has no API server
 // for it, it also sets the priority of the pod's class.
 func (d *decoding) checkPod(p *v1.Pod) string {
-	if d.Names == KeepNames {
+	if d.decoder.Names == KeepNames {
 		// First: other errors of a field that is not allowed are irrelevant.
 		path := field.NewPath("spec")
 		if errs := append(findClusterReferences(&p.Spec, path), resolvePriority(&p.Spec, path)...); len(errs) > 0 {
@@ -275,7 +274,7 @@ func (d *decoding) checkPod(p *v1.Pod) string {
 	if errs := validation.ValidatePod(p); len(errs) > 0 {
 		return explainErrors(errs)
 	}
-	if resource := findAPIReference(&p.Spec); d.Names == MangleNames && resource != "" {
+	if resource := findAPIReference(&p.Spec); d.decoder.Names == MangleNames && resource != "" {
 		// As the feature gate PreventStaticPodAPIReferences does.
 		return "static pods may not reference " + resource
 	}
@@ -307,10 +306,9 @@ func (d *decoding) nameOf(object map[string]any) (namespace, name string) {
 	if namespace, _ = meta["namespace"].(string); namespace == "" {
 		namespace = v1.NamespaceDefault
 	}
-	return namespace, d.Decoder.podName(name)
+	return namespace, d.decoder.podName(name)
 }
 
-// explainErrors returns the errors as one line.
 func explainErrors(errs field.ErrorList) string {
 	msgs := make([]string, 0, maxMessages+1)
 	for i, e := range errs {

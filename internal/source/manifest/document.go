@@ -229,13 +229,13 @@ func doubledKeys(text []byte, messages []string) []string {
 // maxMessages+1.
 func appendDoubled(messages []string, n *yaml3.Node) []string {
 	if n.Kind == yaml3.MappingNode {
-		own, all := map[string]bool{}, map[string]bool{} // all: including merged keys
+		explicit, all := map[string]bool{}, map[string]bool{} // all: including merged keys
 		for i := 0; i+1 < len(n.Content); i += 2 {
 			keys, replaceable := n.Content[i:i+1], all
 			if isMergeKey(n.Content[i]) {
 				keys = appendMergedKeys(nil, n.Content[i+1], map[*yaml3.Node]bool{})
 			} else {
-				replaceable = own
+				replaceable = explicit
 			}
 			for _, key := range keys {
 				if replaceable[key.Value] && len(messages) <= maxMessages {

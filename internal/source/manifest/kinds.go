@@ -72,7 +72,7 @@ func (d *decoding) other(at Problem, apiVersion, kind string, object map[string]
 	switch {
 	case isWorkload:
 		d.refuse(at, fmt.Sprintf("kind %q is not a Pod: Berth runs Pods; write %s", kind, explainTemplate(object, template)))
-	case d.Names == MangleNames:
+	case d.decoder.Names == MangleNames:
 		d.refuse(at, fmt.Sprintf("kind %q is not a Pod: Berth runs Pods (apiVersion: v1, kind: Pod)", kind))
 	case known == "Namespace":
 		// Nothing to do: in run mode, namespaces are only parts of names.
@@ -96,11 +96,11 @@ func explainTemplate(workload map[string]any, path string) string {
 		if len(names) > 1 {
 			word = "containers"
 		}
-		shown := strings.Join(names[:min(len(names), 3)], ", ")
+		list := strings.Join(names[:min(len(names), 3)], ", ")
 		if len(names) > 3 {
-			shown += fmt.Sprintf(" and %d more", len(names)-3)
+			list += fmt.Sprintf(" and %d more", len(names)-3)
 		}
-		out += fmt.Sprintf(" (%s %s)", word, shown)
+		out += fmt.Sprintf(" (%s %s)", word, list)
 	}
 	out += " as a manifest with apiVersion: v1, kind: Pod and a metadata.name"
 	if n, ok := member(workload, "spec.replicas").(int64); ok && n > 1 {
@@ -126,7 +126,6 @@ func containerNames(workload map[string]any, path string) []string {
 	return names
 }
 
-// member returns the value at the path, nil if there is none.
 func member(object map[string]any, path string) any {
 	var v any = object
 	for name := range strings.SplitSeq(path, ".") {

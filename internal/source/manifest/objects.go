@@ -70,5 +70,5 @@ func (d *decoding) local(at Problem, kind string, object map[string]any) {
 	if c, ok := o.(*nodev1.RuntimeClass); ok && c.Overhead != nil {
 		d.warn(at, "overhead: is written into pods by a cluster's admission: write spec.overhead in the pods that name this class")
 	}
-	d.Objects = append(d.Objects, Object{Kind: kind, Object: o, Origin: d.Origin, Document: canonical})
+	d.decoded.Objects = append(d.decoded.Objects, Object{Kind: kind, Object: o, Origin: d.from, Document: canonical})
 }

@@ -20,7 +20,7 @@ type unknownField struct {
 
 // unknownFields warns of unknown fields, or rejects the object and returns false.
 func (d *decoding) unknownFields(at Problem, fields []unknownField) (ok bool) {
-	refused := d.Names == KeepNames && !d.AllowUnknownFields
+	refused := d.decoder.Names == KeepNames && !d.decoder.AllowUnknownFields
 	var messages []string
 	for i, f := range fields {
 		if i == maxMessages {

@@ -53,7 +53,7 @@ func lineNumber(message string) int {
 
 // yamlFault is a syntax error: how to find the line to change, and how to change it.
 type yamlFault struct {
-	said string // the parser's message
+	message string // the parser's message
 	// line returns the line to change from the line numbers of two parsers: one reports where it
 	// stopped, the other where the unfinished construct began; both count some from 0.
 	line func(stopped, began int) int
@@ -62,15 +62,15 @@ type yamlFault struct {
 }
 
 var yamlFaults = []yamlFault{
-	{said: "did not find expected key", line: nextLine, hint: hintIndentation},
-	{said: "did not find expected '-' indicator", line: nextLine, hint: hintIndentation},
-	{said: "did not find expected ',' or ']'", line: beginLine, hint: func(string) string { return "a [ is not closed, or a comma is missing" }},
-	{said: "did not find expected ',' or '}'", line: beginLine, hint: func(string) string { return "a { is not closed, or a comma is missing" }},
-	{said: "found unexpected end of stream", line: startLine, hint: func(string) string { return "a quote is not closed" }},
-	{said: "could not find expected ':'", line: startLine, hint: hintColon},
-	{said: "mapping values are not allowed in this context", line: stopLine, hint: hintMapping},
-	{said: "found character that cannot start any token", line: stopLine, hint: hintCharacter},
-	{said: "found a tab character", line: stopLine, hint: hintCharacter},
+	{message: "did not find expected key", line: nextLine, hint: hintIndentation},
+	{message: "did not find expected '-' indicator", line: nextLine, hint: hintIndentation},
+	{message: "did not find expected ',' or ']'", line: beginLine, hint: func(string) string { return "a [ is not closed, or a comma is missing" }},
+	{message: "did not find expected ',' or '}'", line: beginLine, hint: func(string) string { return "a { is not closed, or a comma is missing" }},
+	{message: "found unexpected end of stream", line: startLine, hint: func(string) string { return "a quote is not closed" }},
+	{message: "could not find expected ':'", line: startLine, hint: hintColon},
+	{message: "mapping values are not allowed in this context", line: stopLine, hint: hintMapping},
+	{message: "found character that cannot start any token", line: stopLine, hint: hintCharacter},
+	{message: "found a tab character", line: stopLine, hint: hintCharacter},
 }
 
 func nextLine(stopped, _ int) int { return stopped + 1 }
@@ -107,12 +107,12 @@ func hintCharacter(line string) string {
 // wrong there.
 func (d document) explainSyntax(message string) string {
 	stopped := lineNumber(message)
-	i := slices.IndexFunc(yamlFaults, func(f yamlFault) bool { return strings.Contains(message, f.said) })
+	i := slices.IndexFunc(yamlFaults, func(f yamlFault) bool { return strings.Contains(message, f.message) })
 	if i < 0 || stopped == 0 {
 		return d.explainYAML([]string{message})
 	}
 	fault, began := yamlFaults[i], stopped
-	if err := yaml3.Unmarshal(d.text, new(yaml3.Node)); err != nil && strings.Contains(err.Error(), fault.said) {
+	if err := yaml3.Unmarshal(d.text, new(yaml3.Node)); err != nil && strings.Contains(err.Error(), fault.message) {
 		began = lineNumber(err.Error())
 	}
 	lines := slices.Collect(yamlLines(d.text))

@@ -63,7 +63,6 @@ type target struct {
 	path string
 }
 
-// newFileSource returns the source of the files and directories.
 func newFileSource(cfg Config, paths []string) (*fileSource, error) {
 	d := manifest.Decoder{Node: cfg.NodeName, Names: cfg.Names, AllowUnknownFields: cfg.AllowUnknownFields}
 	if cfg.KubeletLogs != "" {
@@ -89,14 +88,13 @@ func newFileSource(cfg Config, paths []string) (*fileSource, error) {
 	return s, nil
 }
 
-// run reads the files until ctx is done.
 func (s *fileSource) run(ctx context.Context, handOver func(snapshot)) error {
 	defer s.lastGood.open(ctx)()
 	s.touched = map[target]time.Time{}
 	s.openWatcher()
 	defer s.closeWatcher()
 
-	look := func(scan func(context.Context)) {
+	scanAndWatch := func(scan func(context.Context)) {
 		if s.dirty {
 			s.handOver(handOver) // without deleted files, which the scan may find again
 		}
@@ -105,7 +103,7 @@ func (s *fileSource) run(ctx context.Context, handOver func(snapshot)) error {
 			s.handOver(handOver)
 		}
 	}
-	look(s.scanAll)
+	scanAndWatch(s.scanAll)
 
 	rescan := time.NewTicker(s.rescan)
 	defer rescan.Stop()
@@ -129,18 +127,17 @@ func (s *fileSource) run(ctx context.Context, handOver func(snapshot)) error {
 			s.note(e, time.Now())
 		case <-due:
 			due = nil
-			look(s.scanTouched)
+			scanAndWatch(s.scanTouched)
 		case <-rescan.C:
 			if s.watches.w == nil {
 				s.openWatcher()
 			}
-			look(s.scanAll)
+			scanAndWatch(s.scanAll)
 		}
 	}
 	return nil
 }
 
-// handOver hands over the current set.
 func (s *fileSource) handOver(handOver func(snapshot)) {
 	s.dirty, s.handed = false, true
 	n := s.collect()
@@ -274,7 +271,6 @@ func (s *fileSource) computeInterests() interests {
 	return in
 }
 
-// scanRoot updates the root's files.
 func (s *fileSource) scanRoot(ctx context.Context, r *root) {
 	fi, err := os.Stat(r.path)
 	switch {

@@ -18,10 +18,10 @@ func (s *fileSource) setKnown(r *root) {
 	}
 }
 
-// forget drops the files whose paths are not in keep.
-func (s *fileSource) forget(r *root, keep map[string]struct{}) {
+// forget drops the files whose paths are not in current.
+func (s *fileSource) forget(r *root, current map[string]struct{}) {
 	for _, f := range slices.Clone(r.files) {
-		if _, ok := keep[f.path]; !ok {
+		if _, ok := current[f.path]; !ok {
 			s.drop(r, f.path)
 		}
 	}

@@ -38,7 +38,6 @@ type httpSource struct {
 	pages  []*page
 }
 
-// newHTTPSource returns the source of the URLs.
 func newHTTPSource(cfg Config, urls []string) (*httpSource, error) {
 	pages, err := parseURLs(urls)
 	if err != nil {
@@ -60,7 +59,6 @@ func newHTTPSource(cfg Config, urls []string) (*httpSource, error) {
 	return s, nil
 }
 
-// run polls the URLs until ctx is done.
 func (s *httpSource) run(ctx context.Context, handOver func(snapshot)) error {
 	defer s.lastGood.open(ctx)()
 	defer s.client.CloseIdleConnections()
@@ -71,13 +69,13 @@ func (s *httpSource) run(ctx context.Context, handOver func(snapshot)) error {
 		standing
 		answered bool
 	}
-	heard := make(chan news)
+	results := make(chan news)
 	g, ctx := errgroup.WithContext(ctx)
 	for i, p := range s.pages {
 		g.Go(func() error {
 			s.follow(ctx, p, func(now standing) {
 				select {
-				case heard <- news{i, now, p.answered}:
+				case results <- news{i, now, p.answered}:
 				case <-ctx.Done():
 				}
 			})
@@ -90,7 +88,7 @@ func (s *httpSource) run(ctx context.Context, handOver func(snapshot)) error {
 	for ctx.Err() == nil {
 		select {
 		case <-ctx.Done():
-		case n := <-heard:
+		case n := <-results:
 			standings[n.page] = n.standing
 			handOver(collectPages(standings))
 			if n.answered && !answered[n.page] {

@@ -35,7 +35,6 @@ type answer struct {
 	retryAfter time.Duration // the server's Retry-After; set with an error too
 }
 
-// newTransport returns the default transport.
 func newTransport() http.RoundTripper {
 	return &http.Transport{
 		Proxy:               http.ProxyFromEnvironment,

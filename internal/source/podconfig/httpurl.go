@@ -44,7 +44,6 @@ func CheckPaths(paths []string) error {
 	return err
 }
 
-// splitPaths separates URLs from files and directories.
 func splitPaths(paths []string) (files, urls []string) {
 	for _, p := range paths {
 		if strings.Contains(p, "://") {
@@ -74,7 +73,6 @@ func parseURL(given string) (*page, error) {
 
 var credentials = regexp.MustCompile(`//.*@`)
 
-// hideCredentials masks everything that may be credentials of a URL.
 func hideCredentials(text string) string { return credentials.ReplaceAllString(text, "//***@") }
 
 // parseURLs returns the pages of the URLs without duplicates.

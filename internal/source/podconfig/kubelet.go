@@ -38,30 +38,30 @@ type kubeletPods struct {
 	ours map[pod.UID]struct{} // guarded by mu; the agent's UIDs that were requested
 }
 
-// running returns the UID that a kubelet gave the pod of the manifest, or own. Once found, the UID
-// is kept until the content of the manifest changes.
-func (k *kubeletPods) running(p *v1.Pod, from manifest.Origin, own pod.UID) pod.UID {
+// running returns the UID that a kubelet gave the pod of the manifest, or derived. Once found, the
+// UID is cached until the content of the manifest changes.
+func (k *kubeletPods) running(p *v1.Pod, from manifest.Origin, derived pod.UID) pod.UID {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.uids == nil {
 		k.load()
 	}
-	k.ours[own] = struct{}{}
-	if uid, ok := k.uids[own]; ok {
+	k.ours[derived] = struct{}{}
+	if uid, ok := k.uids[derived]; ok {
 		return uid
 	}
 	uid, began := k.newest(p)
 	if uid == "" || !changedAt(from.Path).Before(began) {
-		return own
+		return derived
 	}
 	// The newest logs may belong to a pod that this agent started, also when its manifest was
 	// changed or its directory replaced.
 	_, isOurs := k.ours[uid]
 	if taken := slices.Collect(maps.Values(k.uids)); isOurs || slices.Contains(taken, uid) {
-		return own
+		return derived
 	}
 	k.log.Info("a static pod of a kubelet runs on under its UID", "manifest", from.Path, "pod", pod.FullNameOf(p), "uid", uid)
-	k.uids[own] = uid
+	k.uids[derived] = uid
 	k.save()
 	return uid
 }
@@ -124,12 +124,12 @@ func (k *kubeletPods) load() {
 	if k.file == "" {
 		return
 	}
-	var kept map[pod.UID]pod.UID
+	var uids map[pod.UID]pod.UID
 	err := checkpoint.Read(k.file, "UIDs that a kubelet gave static pods", func(b []byte) error {
-		if err := json.Unmarshal(b, &kept); err != nil {
+		if err := json.Unmarshal(b, &uids); err != nil {
 			return err
 		}
-		for _, uid := range kept {
+		for _, uid := range uids {
 			if !isStaticUID(string(uid)) {
 				return fmt.Errorf("%q is no UID of a static pod", uid)
 			}
@@ -140,7 +140,7 @@ func (k *kubeletPods) load() {
 		k.log.Warn(err.Error())
 		return
 	}
-	maps.Copy(k.uids, kept)
+	maps.Copy(k.uids, uids)
 }
 
 // save writes the file. k.mu is held.

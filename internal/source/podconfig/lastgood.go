@@ -44,17 +44,17 @@ func orLastGood(old []manifest.Object, now manifest.Decoded) manifest.Decoded {
 		defined[a.Key()] = struct{}{}
 	}
 	out := manifest.Decoded{Objects: slices.Clone(now.Objects), Problems: slices.Clone(now.Problems)}
-	var kept []string
+	var retained []string
 	for _, a := range old {
 		if _, ok := defined[a.Key()]; !ok {
 			out.Objects = append(out.Objects, a)
-			kept = append(kept, strings.TrimPrefix(a.Key(), "Pod "))
+			retained = append(retained, strings.TrimPrefix(a.Key(), "Pod "))
 		}
 	}
-	if len(kept) > 0 {
-		names := strings.Join(kept[:min(len(kept), 3)], ", ")
-		if len(kept) > 3 {
-			names += fmt.Sprintf(" and %d more", len(kept)-3)
+	if len(retained) > 0 {
+		names := strings.Join(retained[:min(len(retained), 3)], ", ")
+		if len(retained) > 3 {
+			names += fmt.Sprintf(" and %d more", len(retained)-3)
 		}
 		out.Problems[bad].Message += "; until this is mended the last good version stays: " + names
 	}

@@ -56,7 +56,6 @@ func (l *lastGood) sortByAge(names []string) {
 	slices.SortFunc(names, func(a, b string) int { return written[a].Compare(written[b]) })
 }
 
-// read reads a record.
 func (l *lastGood) read(path, name string) ([]manifest.Object, error) {
 	b, err := os.ReadFile(filepath.Join(l.folder, name))
 	if err != nil {

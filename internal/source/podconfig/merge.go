@@ -82,7 +82,7 @@ func mergeSource(src pod.Source, old delivered, newest snapshot, now time.Time) 
 	}
 	next.pods = append(next.pods, old.pods[len(old.pods)-tail:]...)
 	for _, p := range before {
-		if _, gone := known[p.UID]; gone {
+		if _, removed := known[p.UID]; removed {
 			removes = append(removes, p.Pod)
 		}
 	}
@@ -107,9 +107,9 @@ func mergeSource(src pod.Source, old delivered, newest snapshot, now time.Time) 
 // mergeGone returns the pods that were missing from a set since the loop last took one, when pods
 // replace the newest set.
 func mergeGone(newest snapshot, pods []*v1.Pod) map[pod.UID]struct{} {
-	gone := maps.Clone(newest.gone)
-	if gone == nil {
-		gone = map[pod.UID]struct{}{}
+	removed := maps.Clone(newest.removed)
+	if removed == nil {
+		removed = map[pod.UID]struct{}{}
 	}
 	head, tail := commonEnds(newest.pods, pods, func(a, b *v1.Pod) bool { return a == b })
 	before, after := newest.pods[head:len(newest.pods)-tail], pods[head:len(pods)-tail]
@@ -119,10 +119,10 @@ func mergeGone(newest snapshot, pods []*v1.Pod) map[pod.UID]struct{} {
 	}
 	for _, p := range before {
 		if _, ok := present[p.UID]; !ok {
-			gone[p.UID] = struct{}{}
+			removed[p.UID] = struct{}{}
 		}
 	}
-	return gone
+	return removed
 }
 
 // computeDifference names the parts in which the pods differ semantically; only these cause an
@@ -233,7 +233,6 @@ func count[K comparable](counts map[K]int, key K, by int) int {
 	return min(max(now, 1), 2) - min(max(before, 1), 2)
 }
 
-// duplicate is a dropped pod with its problem.
 type duplicate struct {
 	pod     *v1.Pod
 	problem manifest.Problem
@@ -241,37 +240,37 @@ type duplicate struct {
 }
 
 // mergeDuplicates drops pods whose full name or UID an earlier pod of the set has.
-func mergeDuplicates(src pod.Source, pods []*v1.Pod) (kept []*v1.Pod, dropped []duplicate) {
+func mergeDuplicates(src pod.Source, pods []*v1.Pod) (unique []*v1.Pod, dropped []duplicate) {
 	names := make(map[pod.FullName]*v1.Pod, len(pods))
 	uids := make(map[pod.UID]*v1.Pod, len(pods))
-	kept = make([]*v1.Pod, 0, len(pods))
+	unique = make([]*v1.Pod, 0, len(pods))
 	for _, p := range pods {
 		sameName, sameUID := names[pod.FullNameOf(p)], uids[p.UID]
 		if sameName == nil && sameUID == nil {
 			names[pod.FullNameOf(p)] = p
 			uids[p.UID] = p
-			kept = append(kept, p)
+			unique = append(unique, p)
 			continue
 		}
 		first := sameName
-		what := fmt.Sprintf("pod %s/%s", p.Namespace, p.Name)
-		told := fmt.Sprintf("pod name %q", p.Name)
+		subject := fmt.Sprintf("pod %s/%s", p.Namespace, p.Name)
+		field := fmt.Sprintf("pod name %q", p.Name)
 		if first == nil {
 			first = sameUID
-			what = fmt.Sprintf("metadata.uid %s of pod %s/%s", p.UID, p.Namespace, p.Name)
-			told = fmt.Sprintf("metadata.uid %q", p.UID)
+			subject = fmt.Sprintf("metadata.uid %s of pod %s/%s", p.UID, p.Namespace, p.Name)
+			field = fmt.Sprintf("metadata.uid %q", p.UID)
 		}
-		where := what + " stands in it twice"
+		where := subject + " stands in it twice"
 		if pathOf(src, first) != pathOf(src, p) {
-			where = fmt.Sprintf("%s stands in %s already", what, pathOf(src, first))
+			where = fmt.Sprintf("%s stands in %s already", subject, pathOf(src, first))
 		}
 		// The event has the kubelet's text, with the location.
 		dropped = append(dropped, duplicate{p, manifest.Problem{
 			Source: src, Path: pathOf(src, p), Namespace: p.Namespace, Name: p.Name,
 			Severity: manifest.SeverityError, Message: where + "; the first one counts: change or remove the other one",
-		}, fmt.Sprintf("Error validating pod %s from %s due to duplicate %s, ignoring: %s", pod.Describe(p), src, told, where)})
+		}, fmt.Sprintf("Error validating pod %s from %s due to duplicate %s, ignoring: %s", pod.Describe(p), src, field, where)})
 	}
-	return kept, dropped
+	return unique, dropped
 }
 
 // computeClashes reports pods of manifests whose full name an earlier source also has. Both stay

@@ -16,7 +16,7 @@ import (
 // set has, and reports them as problems.
 func mergeObjectDuplicates(objects []manifest.Object) ([]manifest.Object, []manifest.Problem) {
 	first := make(map[string]manifest.Object, len(objects))
-	kept := make([]manifest.Object, 0, len(objects))
+	accepted := make([]manifest.Object, 0, len(objects))
 	var problems []manifest.Problem
 	for _, o := range objects {
 		other, taken := first[o.Key()]
@@ -25,9 +25,9 @@ func mergeObjectDuplicates(objects []manifest.Object) ([]manifest.Object, []mani
 			continue
 		}
 		first[o.Key()] = o
-		kept = append(kept, o)
+		accepted = append(accepted, o)
 	}
-	return kept, problems
+	return accepted, problems
 }
 
 func explainObjectDuplicate(o, first manifest.Object) manifest.Problem {

@@ -112,14 +112,14 @@ type snapshot struct {
 	// partial: a part of the source has not been readable yet, so pods may be missing. The others
 	// may start, but the source does not count as seen.
 	partial bool
-	// gone are the pods that were missing from a set since the loop last took one. If such a UID
+	// removed are the pods that were missing from a set since the loop last took one. If such a UID
 	// reappears, it is another pod: its manifest was deleted and recreated. The merge sets it.
-	gone map[pod.UID]struct{}
+	removed map[pod.UID]struct{}
 }
 
 // wasGone reports whether the pod was missing since the loop last took a set.
 func (n *snapshot) wasGone(uid pod.UID) bool {
-	_, ok := n.gone[uid]
+	_, ok := n.removed[uid]
 	return ok
 }
 
@@ -258,9 +258,9 @@ func (c *PodConfig) handOver(f *feed, n snapshot) {
 	n.problems = mergeProblems(f.newest.problems, n.problems, now)
 	last := f.newest
 	if !f.fresh {
-		last.gone = nil // the loop has taken it
+		last.removed = nil // the loop has taken it
 	}
-	n.gone = mergeGone(last, n.pods)
+	n.removed = mergeGone(last, n.pods)
 	f.newest, f.fresh = n, true
 	if f.source != pod.APISource {
 		_, clashes := mergeObjects(c.feeds)

@@ -54,7 +54,7 @@ func (s *programSource) run(ctx context.Context, handOver func(snapshot)) error 
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		n, err := s.take(objects)
+		n, err := s.decodeSet(objects)
 		handOver(n)
 		return err
 	})
@@ -65,8 +65,8 @@ func (s *programSource) run(ctx context.Context, handOver func(snapshot)) error 
 	return ctx.Err()
 }
 
-// take decodes the complete set; the error lists rejected objects. The caller holds the lock.
-func (s *programSource) take(objects []ProgramObject) (snapshot, error) {
+// decodeSet decodes the complete set; the error lists rejected objects. The caller holds the lock.
+func (s *programSource) decodeSet(objects []ProgramObject) (snapshot, error) {
 	var out snapshot
 	next := make(map[string]programObject, len(objects))
 	for _, o := range objects {

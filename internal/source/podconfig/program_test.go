@@ -106,7 +106,7 @@ func TestProgramSource(t *testing.T) {
 // What a program has is a static pod with the name that it was given, complete with defaults.
 func TestPodOfProgramIsComplete(t *testing.T) {
 	s := newProgramSource(Config{NodeName: "node"})
-	n, err := s.take([]ProgramObject{programPod("a", "x:1")})
+	n, err := s.decodeSet([]ProgramObject{programPod("a", "x:1")})
 	if err != nil || len(n.pods) != 1 {
 		t.Fatalf("%d pods: %v", len(n.pods), err)
 	}

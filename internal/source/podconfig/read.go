@@ -133,11 +133,11 @@ func (s *fileSource) keepGood(path string, old *file, now manifest.Decoded) mani
 	if now.Refusal() < 0 && !s.lastGood.differs(path, now.Objects) {
 		return now
 	}
-	kept, err := s.lastGood.restore(path)
+	lastGood, err := s.lastGood.restore(path)
 	if err != nil {
 		now.Problems = append(now.Problems, s.problem(path, manifest.SeverityWarning, err.Error()))
 	}
-	return orLastGood(kept, now)
+	return orLastGood(lastGood, now)
 }
 
 // readRegular reads a regular file of at most maxManifest bytes. It returns the file's stamp after

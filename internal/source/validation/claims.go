@@ -48,7 +48,6 @@ func validateTemplateMeta(t *v1.PersistentVolumeClaimTemplate, path *field.Path)
 	return errs
 }
 
-// validateClaimSpec checks the spec of a claim.
 func validateClaimSpec(c *v1.PersistentVolumeClaimSpec, path *field.Path) field.ErrorList {
 	at := path.Child("accessModes")
 	var errs field.ErrorList

@@ -79,7 +79,6 @@ func forbidDevices(containers []v1.Container, path *field.Path) field.ErrorList 
 	return errs
 }
 
-// validateDNS checks the resolver configuration.
 func validateDNS(spec *v1.PodSpec, path *field.Path) field.ErrorList {
 	errs := validateEnum(spec.DNSPolicy, path.Child("dnsPolicy"),
 		v1.DNSClusterFirstWithHostNet, v1.DNSClusterFirst, v1.DNSDefault, v1.DNSNone)

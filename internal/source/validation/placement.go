@@ -7,7 +7,6 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// validatePlacement checks the fields that affect scheduling and taints.
 func validatePlacement(p *v1.Pod, path *field.Path) field.ErrorList {
 	spec := &p.Spec
 	var errs field.ErrorList

@@ -31,7 +31,6 @@ func generateSignals(names ...v1.Signal) []v1.Signal {
 	return names
 }
 
-// validateProbes checks the three probes of a container.
 func validateProbes(c *v1.Container, path *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	for _, p := range []struct {

@@ -21,7 +21,6 @@ const maxAppArmorLength = 4095
 
 var sysctlName = regexp.MustCompile(`^[a-z0-9]([-_a-z0-9]*[a-z0-9])?([./][a-z0-9]([-_a-z0-9]*[a-z0-9])?)*$`)
 
-// validatePodSecurity checks the pod's security context.
 func validatePodSecurity(spec *v1.PodSpec, path *field.Path) field.ErrorList {
 	sc := spec.SecurityContext
 	if sc == nil {
@@ -48,7 +47,6 @@ func validatePodSecurity(spec *v1.PodSpec, path *field.Path) field.ErrorList {
 
 func isWindows(spec *v1.PodSpec) bool { return spec.OS != nil && spec.OS.Name == v1.Windows }
 
-// validateSecurityContext checks the security context of one container.
 func validateSecurityContext(sc *v1.SecurityContext, spec *v1.PodSpec, path *field.Path) field.ErrorList {
 	if sc == nil {
 		return nil

@@ -173,7 +173,7 @@ func (m *Manager) Load() error {
 }
 
 // Health returns a failure to persist the state, with its start time, or nil.
-func (m *Manager) Health() error { return m.file.Health() }
+func (m *Manager) Health() error { return m.file.Writer.Health() }
 
 // Run evicts pods until ctx is done, once Load has returned.
 func (m *Manager) Run(ctx context.Context) error {
@@ -185,7 +185,7 @@ func (m *Manager) Run(ctx context.Context) error {
 		}
 	}
 	var loops sync.WaitGroup
-	loops.Go(func() { _ = m.file.Run(ctx) })
+	loops.Go(func() { _ = m.file.Writer.Run(ctx) })
 	for _, l := range []*loop{m.processes, m.disks} {
 		if len(l.thresholds) > 0 {
 			loops.Go(func() { l.run(ctx) })

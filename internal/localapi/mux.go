@@ -35,14 +35,14 @@ type Answers struct {
 	Pulls func(context.Context) func(*v1.Pod) string
 }
 
-// parts is the mux of authorized requests.
-type parts struct{ reads, pods, nodes, usage, explain, judge http.Handler }
+// mux routes authorized requests.
+type mux struct{ read, pods, nodes, metrics, explain, admit http.Handler }
 
-// newParts returns the mux over a store, on a node. judge serves what is not a read.
-func newParts(a Answers, node string, s *store.Store, judge http.Handler, o *oddities) parts {
-	return parts{
-		reads: read.New(read.Config{Store: s, Next: judge, Pulls: a.Pulls, Undecodable: o.undecodable, Log: o.log}), pods: podproxy.New(s, a.Node),
-		nodes: nodeproxy.New(s, node, a.NodeProxy), usage: podmetrics.New(s, a.Usage), explain: explainer(a.Explain), judge: judge,
+// newMux returns the mux over a store, on a node. admit serves what is not a read.
+func newMux(a Answers, node string, s *store.Store, admit http.Handler, o *objectErrors) mux {
+	return mux{
+		read: read.New(read.Config{Store: s, Next: admit, Pulls: a.Pulls, Undecodable: o.record, Log: o.log}), pods: podproxy.New(s, a.Node),
+		nodes: nodeproxy.New(s, node, a.NodeProxy), metrics: podmetrics.New(s, a.Usage), explain: explainer(a.Explain), admit: admit,
 	}
 }
 
@@ -63,7 +63,7 @@ func isNodeProxy(r *http.Request) bool {
 	return ok
 }
 
-func (p parts) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+func (m mux) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	q := kinds.Read(r)
 	switch {
 	case q.Path == "/healthz" || q.Path == "/livez" || q.Path == "/readyz":
@@ -72,20 +72,20 @@ func (p parts) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case q.Path == metricsPath:
 		kinds.Fail(w, r, apierrors.NewGenericServerResponse(http.StatusNotFound, "", schema.GroupResource{}, "", "", 0, false))
 	case q.Path == podmetrics.Prefix || strings.HasPrefix(q.Path, podmetrics.Prefix+"/"):
-		p.usage.ServeHTTP(w, r)
+		m.metrics.ServeHTTP(w, r)
 	case q.Path == kinds.Berth.Path() || strings.HasPrefix(q.Path, kinds.Berth.Path()+"/"):
-		p.explain.ServeHTTP(w, r)
+		m.explain.ServeHTTP(w, r)
 	case q.Kind() == nil && q.NamesResource() && isRead(q) && !slices.Contains(reviews, q.Group):
-		p.reads.ServeHTTP(w, r) // it does not exist, which needs no API writer
+		m.read.ServeHTTP(w, r) // it does not exist, which needs no API writer
 	case q.Kind() == nil:
-		p.judge.ServeHTTP(w, r)
+		m.admit.ServeHTTP(w, r)
 	case q.Resource == "pods" && slices.Contains(podproxy.Subresources, q.Subresource):
-		p.pods.ServeHTTP(w, r)
+		m.pods.ServeHTTP(w, r)
 	case isNodeProxy(r):
-		p.nodes.ServeHTTP(w, r)
+		m.nodes.ServeHTTP(w, r)
 	case isRead(q) && slices.Contains(readable, q.Subresource):
-		p.reads.ServeHTTP(w, r)
+		m.read.ServeHTTP(w, r)
 	default:
-		p.judge.ServeHTTP(w, r)
+		m.admit.ServeHTTP(w, r)
 	}
 }

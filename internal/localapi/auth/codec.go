@@ -10,22 +10,14 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/munnerz/goautoneg"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"berth/internal/api/negotiate"
 	"berth/internal/localapi/kinds"
 )
-
-func mediaTypes() []string {
-	var types []string
-	for _, info := range kinds.Codecs().SupportedMediaTypes() {
-		types = append(types, info.MediaType)
-	}
-	return types
-}
 
 // decode decodes the body of a request as an object of one kind.
 func decode(w http.ResponseWriter, r *http.Request, into runtime.Object, kind schema.GroupVersionKind) error {
@@ -46,7 +38,7 @@ func decode(w http.ResponseWriter, r *http.Request, into runtime.Object, kind sc
 	info, ok := runtime.SerializerInfoForMediaType(kinds.Codecs().SupportedMediaTypes(), mediaType)
 	if !ok {
 		return failure(http.StatusUnsupportedMediaType, metav1.StatusReasonUnsupportedMediaType,
-			"the body of the request was in an unknown format - accepted media types include: "+strings.Join(mediaTypes(), ", "))
+			"the body of the request was in an unknown format - accepted media types include: "+strings.Join(kinds.MediaTypes(), ", "))
 	}
 	decoder := info.StrictSerializer
 	level := r.URL.Query().Get("fieldValidation")
@@ -124,23 +116,16 @@ func writeAs(w http.ResponseWriter, info runtime.SerializerInfo, code int, o run
 	_, _ = w.Write(body) // a failed write means that the client has disconnected
 }
 
-// accepted returns the first supported format that a client accepts.
+// accepted returns the supported format that a client prefers, and JSON with an error if it accepts
+// none.
 func accepted(r *http.Request) (runtime.SerializerInfo, error) {
 	types := kinds.Codecs().SupportedMediaTypes()
-	header := r.Header.Get("Accept")
-	if header == "" {
-		return types[0], nil
+	media, ok := negotiate.Choose(r.Header.Get("Accept"), kinds.MediaTypes(), kinds.IsPlain)
+	if !ok {
+		return types[0], negotiate.NotAcceptable(kinds.MediaTypes())
 	}
-	for _, clause := range goautoneg.ParseAccept(header) {
-		for _, info := range types {
-			if (clause.Type == "*" || clause.Type == info.MediaTypeType) && (clause.SubType == "*" || clause.SubType == info.MediaTypeSubType) &&
-				clause.Params["as"] == "" {
-				return info, nil
-			}
-		}
-	}
-	return types[0], failure(http.StatusNotAcceptable, metav1.StatusReasonNotAcceptable,
-		"only the following media types are accepted: "+strings.Join(mediaTypes(), ", "))
+	info, _ := runtime.SerializerInfoForMediaType(types, media)
+	return info, nil
 }
 
 // writeError responds with the Status of an error, or with an internal error.

@@ -12,20 +12,20 @@ import (
 	"golang.org/x/sync/semaphore"
 )
 
-// answerer writes the responses of one listener.
-type answerer struct {
+// responder writes the responses of one listener.
+type responder struct {
 	name    string              // of the listener
 	streams *semaphore.Weighted // concurrent responses of unlimited length
 	log     *slog.Logger
 }
 
 // stream runs f as a response of unlimited length, or rejects it if there are too many.
-func (a *answerer) stream(w http.ResponseWriter, f func() error) error {
-	if !a.streams.TryAcquire(1) {
+func (o *responder) stream(w http.ResponseWriter, f func() error) error {
+	if !o.streams.TryAcquire(1) {
 		refuseBusy(w, "too many streams at a time")
 		return nil
 	}
-	defer a.streams.Release(1)
+	defer o.streams.Release(1)
 	// The read deadline too: during a response the server reads on to detect that the client has
 	// disconnected.
 	c := http.NewResponseController(w)
@@ -36,23 +36,23 @@ func (a *answerer) stream(w http.ResponseWriter, f func() error) error {
 	return f()
 }
 
-func (a *answerer) writeJSON(w http.ResponseWriter, r *http.Request, v any) {
+func (o *responder) writeJSON(w http.ResponseWriter, r *http.Request, v any) {
 	w.Header().Set("Content-Type", "application/json")
-	a.ended(r, json.NewEncoder(w).Encode(v))
+	o.logAborted(r, json.NewEncoder(w).Encode(v))
 }
 
-// ended handles an error of a started response: the client has disconnected or is slow, which needs
-// no action.
-func (a *answerer) ended(r *http.Request, err error) {
+// logAborted logs the error of a started response: the client has disconnected or is slow, which
+// needs no action.
+func (o *responder) logAborted(r *http.Request, err error) {
 	if err != nil && r.Context().Err() == nil {
-		a.log.Debug(a.name+": answer broke off", "path", r.URL.Path, "error", err)
+		o.log.Debug(o.name+": answer broke off", "path", r.URL.Path, "error", err)
 	}
 }
 
-func (a *answerer) writeText(w http.ResponseWriter, r *http.Request, text string) {
+func (o *responder) writeText(w http.ResponseWriter, r *http.Request, text string) {
 	setPlainText(w)
 	_, err := io.WriteString(w, text)
-	a.ended(r, err)
+	o.logAborted(r, err)
 }
 
 func refuseBusy(w http.ResponseWriter, why string) {

@@ -4,10 +4,10 @@ import (
 	"encoding/json"
 	"net/http"
 	"slices"
-	"strings"
 
-	"github.com/munnerz/goautoneg"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"berth/internal/api/negotiate"
 )
 
 // The media types of z-pages.
@@ -16,6 +16,8 @@ const (
 	mediaYAML = "application/yaml"
 	mediaText = "text/plain"
 )
+
+var zpageMedia = []string{mediaJSON, mediaYAML, mediaText}
 
 // API group, versions and kinds of the structured z-pages.
 const (
@@ -36,7 +38,6 @@ type zpageForm struct {
 	pretty  string // the media type's parameter of that name
 }
 
-// typeMeta returns the TypeMeta of a structured page.
 func (f zpageForm) typeMeta() metav1.TypeMeta {
 	return metav1.TypeMeta{Kind: f.kind, APIVersion: zpageGroup + "/" + f.version}
 }
@@ -48,26 +49,19 @@ func negotiateZPage(accept, kind string) (zpageForm, bool) {
 	if accept == "" {
 		return zpageForm{kind: kind, media: mediaText}, true
 	}
-	for _, clause := range goautoneg.ParseAccept(accept) {
-		for _, media := range []string{mediaJSON, mediaYAML, mediaText} {
-			if !matchesMedia(clause, media) || clause.Params["stream"] != "" {
-				continue
-			}
-			g, v, as := clause.Params["g"], clause.Params["v"], clause.Params["as"]
-			switch {
-			case media != mediaText && g == zpageGroup && slices.Contains(zpageVersions, v) && as == kind:
-				return zpageForm{kind: kind, media: media, version: v, pretty: clause.Params["pretty"]}, true
-			case media == mediaText && g == "" && v == "" && as == "":
-				return zpageForm{kind: kind, media: media}, true
-			}
+	var form zpageForm
+	_, ok := negotiate.Choose(accept, zpageMedia, func(media string, params map[string]string) bool {
+		form = zpageForm{kind: kind, media: media, version: params["v"], pretty: params["pretty"]}
+		g, as := params["g"], params["as"]
+		switch {
+		case params["stream"] != "":
+			return false
+		case media == mediaText:
+			return g == "" && form.version == "" && as == ""
 		}
-	}
-	return zpageForm{}, false
-}
-
-func matchesMedia(clause goautoneg.Accept, media string) bool {
-	kind, sub, _ := strings.Cut(media, "/")
-	return (clause.Type == kind || clause.Type == "*") && (clause.SubType == sub || clause.SubType == "*")
+		return g == zpageGroup && slices.Contains(zpageVersions, form.version) && as == kind
+	})
+	return form, ok
 }
 
 // wantsIndent reports whether JSON is indented: as ?pretty or the media type's parameter requests,
@@ -80,22 +74,14 @@ func wantsIndent(r *http.Request, form zpageForm) bool {
 	default:
 		return true
 	}
-	if form.pretty == "1" {
-		return true
-	}
-	agent := r.UserAgent()
-	return strings.HasPrefix(agent, "curl") || strings.HasPrefix(agent, "Wget") || strings.HasPrefix(agent, "Mozilla/5.0")
+	return form.pretty == "1" || negotiate.IsInteractive(r)
 }
 
 // refuseMedia responds that no offered media type is acceptable.
-func (a *answerer) refuseMedia(w http.ResponseWriter, r *http.Request) {
+func (o *responder) refuseMedia(w http.ResponseWriter, r *http.Request) {
+	status := negotiate.NotAcceptable(zpageMedia).Status()
+	status.TypeMeta = metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}
 	w.Header().Set("Content-Type", mediaJSON)
 	w.WriteHeader(http.StatusNotAcceptable)
-	a.ended(r, json.NewEncoder(w).Encode(metav1.Status{
-		TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"},
-		Status:   metav1.StatusFailure,
-		Message:  "only the following media types are accepted: " + strings.Join([]string{mediaJSON, mediaYAML, mediaText}, ", "),
-		Reason:   metav1.StatusReasonNotAcceptable,
-		Code:     http.StatusNotAcceptable,
-	}))
+	o.logAborted(r, json.NewEncoder(w).Encode(status))
 }

@@ -17,14 +17,14 @@ import (
 	"berth/internal/localapi/store"
 )
 
-// front is the frontend for clients: authentication, authorization, the API writer and the
+// frontend serves clients: authentication, authorization, the API writer and the
 // listeners.
-type front struct {
+type frontend struct {
 	cfg       Config
 	store     *store.Store
 	authority *auth.Authority
 	access    *auth.Access
-	registry  *apiserver.Child
+	writer    *apiserver.Child
 	listeners []listener
 	// portErr is why the port is not served, nil if it is served or not configured.
 	portErr error
@@ -37,7 +37,7 @@ type listener struct {
 }
 
 // open opens everything but the listeners, and returns the issuer of service account tokens.
-func (f *front) open(s *store.Store) (tokens *auth.Tokens, err error) {
+func (f *frontend) open(s *store.Store) (tokens *auth.Tokens, err error) {
 	f.store = s
 	dir, found := filepath.Join(f.cfg.RootDir, Dir), objects{s}
 	if err := auth.SetAsideDamaged(dir, f.cfg.Log); err != nil {
@@ -52,15 +52,15 @@ func (f *front) open(s *store.Store) (tokens *auth.Tokens, err error) {
 	f.access = auth.New(auth.Config{
 		Authority: f.authority, Tokens: tokens, Rules: auth.NewRulesFile(filepath.Join(f.cfg.RootDir, RulesFile), f.cfg.Log), Objects: found, Watch: f.cfg.WatchRules, Log: f.cfg.Log,
 	})
-	f.registry, err = apiserver.New(apiserver.Config{
-		Program: f.cfg.Registry, Unpack: f.cfg.Unpack, Node: f.cfg.NodeName, Socket: filepath.Join(f.cfg.RunDir, "registry.sock"), Store: s,
+	f.writer, err = apiserver.New(apiserver.Config{
+		Program: f.cfg.Registry, Unpack: f.cfg.Unpack, Node: f.cfg.NodeName, Socket: filepath.Join(f.cfg.RunDir, "apiserver.sock"), Store: s,
 		Confine: f.cfg.Confine, Documents: f.cfg.Documents, Log: f.cfg.Log,
 	})
 	return tokens, err
 }
 
 // listen opens the socket and the port, and writes the administrator's kubeconfig for the port.
-func (f *front) listen() error {
+func (f *frontend) listen() error {
 	path := SocketPath(f.cfg.RunDir)
 	// An agent that was killed may have left a view, if it had no API.
 	if err := errors.Join(removeStale(path), os.RemoveAll(filepath.Join(f.cfg.RunDir, ViewDir))); err != nil {
@@ -89,7 +89,7 @@ func (f *front) listen() error {
 }
 
 // address returns the address of the HTTPS listener, "" without one.
-func (f *front) address() string {
+func (f *frontend) address() string {
 	for _, l := range f.listeners {
 		if l.tls != nil {
 			return l.Addr().String()
@@ -98,13 +98,12 @@ func (f *front) address() string {
 	return ""
 }
 
-// health reports what prevents clients from being served.
-func (f *front) health() error {
-	return errors.Join(f.portErr, f.access.Health(), auth.Damaged(filepath.Join(f.cfg.RootDir, Dir)), f.registry.Health())
+func (f *frontend) health() error {
+	return errors.Join(f.portErr, f.access.Health(), auth.Damaged(filepath.Join(f.cfg.RootDir, Dir)), f.writer.Health())
 }
 
-// serve serves authorized requests from parts until the context is done.
-func (f *front) serve(ctx context.Context, parts http.Handler) error {
+// serve serves authorized requests by next until the context is done.
+func (f *frontend) serve(ctx context.Context, next http.Handler) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	revoked := make(chan error, 1)
@@ -112,7 +111,7 @@ func (f *front) serve(ctx context.Context, parts http.Handler) error {
 	ended := make(chan error, len(f.listeners))
 	var servers []*http.Server
 	for _, l := range f.listeners {
-		h := newHTTPServer(ctx, f.access.Handler(f.handlerOf(l, parts)), l.tls, f.cfg.Log)
+		h := newHTTPServer(ctx, f.access.Handler(f.handlerOf(l, next)), l.tls, f.cfg.Log)
 		servers = append(servers, h)
 		go func() {
 			if l.tls != nil {
@@ -135,15 +134,15 @@ func (f *front) serve(ctx context.Context, parts http.Handler) error {
 }
 
 // close closes the listeners and stops the API writer. serve has returned.
-func (f *front) close() error {
+func (f *frontend) close() error {
 	var errs []error
 	for _, l := range f.listeners {
 		if err := l.Close(); !errors.Is(err, net.ErrClosed) {
 			errs = append(errs, err)
 		}
 	}
-	if f.registry != nil {
-		errs = append(errs, f.registry.Close())
+	if f.writer != nil {
+		errs = append(errs, f.writer.Close())
 	}
 	if f.cfg.Documents != nil {
 		errs = append(errs, f.cfg.Documents.Close())
@@ -151,13 +150,13 @@ func (f *front) close() error {
 	return errors.Join(errs...)
 }
 
-// judge forwards a request, with the user's identity, to the API writer.
-func (f *front) judge(w http.ResponseWriter, r *http.Request) {
-	who := apiserver.Identity{Name: "berth", Groups: []string{"system:masters"}} // the agent
+// admit forwards a request, with the user's identity, to the API writer.
+func (f *frontend) admit(w http.ResponseWriter, r *http.Request) {
+	user := apiserver.Identity{Name: "berth", Groups: []string{"system:masters"}} // the agent
 	if u := auth.UserOf(r.Context()); u != nil {
-		who = apiserver.Identity{Name: u.Name, UID: u.UID, Groups: u.Groups}
+		user = apiserver.Identity{Name: u.Name, UID: u.UID, Groups: u.Groups}
 	}
-	f.registry.ServeHTTP(w, r.WithContext(apiserver.WithIdentity(r.Context(), who)))
+	f.writer.ServeHTTP(w, r.WithContext(apiserver.WithIdentity(r.Context(), user)))
 }
 
 // newHTTPServer returns a listener's server. The contexts of its requests are done when ctx is.

@@ -6,11 +6,12 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/munnerz/goautoneg"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"berth/internal/api/negotiate"
 )
 
 // streamSuffix is appended to the media type of a watch.
@@ -47,7 +48,7 @@ func (q *request) negotiate() (next bool, err error) {
 	}
 	m, ok := choose(accept, q.r, canShow)
 	if !ok {
-		return false, notAcceptable(offered)
+		return false, negotiate.NotAcceptable(offered)
 	}
 	q.media = m
 	switch m.as.Kind {
@@ -79,24 +80,13 @@ func names(accept string, types []string) bool {
 	return false
 }
 
-// choose returns the first supported media type, in the client's order of preference.
-func choose(accept string, r *http.Request, can func(media) bool) (media, bool) {
-	if accept == "" {
-		accept = "*/*"
-	}
-	for _, clause := range goautoneg.ParseAccept(accept) {
-		for _, name := range offered {
-			kind, sub, _ := strings.Cut(name, "/")
-			if clause.Type != kind && clause.Type != "*" || clause.SubType != sub && clause.SubType != "*" {
-				continue
-			}
-			m := media{name: name, pretty: wantsPretty(r)}
-			if readParams(&m, clause.Params) && can(m) {
-				return m, true
-			}
-		}
-	}
-	return media{}, false
+// choose returns the representation that the client prefers, of those that are supported.
+func choose(accept string, r *http.Request, can func(media) bool) (m media, ok bool) {
+	_, ok = negotiate.Choose(accept, offered, func(name string, params map[string]string) bool {
+		m = media{name: name, pretty: wantsPretty(r)}
+		return readParams(&m, params) && can(m)
+	})
+	return m, ok
 }
 
 // readParams reads the parameters of a media type, and reports whether they are supported.
@@ -141,19 +131,12 @@ func canShow(m media) bool {
 // isPlain is canShow for errors, which are no objects of a kind.
 func isPlain(m media) bool { return m.as.Empty() && !m.server }
 
-// wantsPretty reports whether to indent the response.
 func wantsPretty(r *http.Request) bool {
 	if text := r.URL.Query().Get("pretty"); text != "" {
 		yes, err := strconv.ParseBool(text)
 		return err == nil && yes
 	}
-	agent := r.UserAgent()
-	return strings.HasPrefix(agent, "curl") || strings.HasPrefix(agent, "Wget") || strings.HasPrefix(agent, "Mozilla/5.0")
-}
-
-// notAcceptable returns the error for a request that accepts none of the types.
-func notAcceptable(types []string) error {
-	return refused("only the following media types are accepted: " + strings.Join(types, ", "))
+	return negotiate.IsInteractive(r)
 }
 
 // refused returns the error for an unsupported representation of a resource.
