@@ -104,7 +104,7 @@ func (a *Agent) thresholds() []server.Threshold {
 	out := []server.Threshold{} // an empty list, not null
 	for _, s := range a.usage.eviction.States() {
 		t := server.Threshold{
-			Signal: string(s.Signal), Value: s.Value.String(), GraceSeconds: s.Grace.Seconds(),
+			Signal: string(s.Threshold.Signal), Value: s.Threshold.Value.String(), GraceSeconds: s.Threshold.Grace.Seconds(),
 			Least: s.Least(), Available: s.Left.Available, Capacity: s.Left.Capacity, Ignored: s.Ignored,
 		}
 		if !s.Since.IsZero() {

@@ -178,7 +178,7 @@ func newReporting(g *dependencies, l *podLife, known func() bool, v *volumes.Man
 		Ending: func(n pod.FullName) bool {
 			first, ok := l.workers.FirstOfName(n)
 			p, wanted := g.stores.pods.GetByFullName(n)
-			_, ending := l.workers.Ending(first)
+			_, ending := l.workers.TerminatingPod(first)
 			return ok && (!wanted || p.UID != first || ending)
 		},
 		Complete: known, Published: published, Event: podEvents(g.recorder), Log: g.cfg.Log,

@@ -59,11 +59,11 @@ func newShutdown(g *dependencies, workers *podworkers.PodWorkers, patcher *statu
 // podsToEnd returns the desired pods, and the terminating ones that are no longer desired.
 func podsToEnd(wanted *pod.Manager, workers *podworkers.PodWorkers) []*v1.Pod {
 	out := wanted.List()
-	for _, uid := range workers.AllEnding() {
+	for _, uid := range workers.TerminatingPods() {
 		if _, ok := wanted.Get(uid); ok {
 			continue
 		}
-		if p, ok := workers.Ending(uid); ok {
+		if p, ok := workers.TerminatingPod(uid); ok {
 			out = append(out, p)
 		}
 	}

@@ -4,7 +4,7 @@ import "sync"
 
 // Inbox is a set of keys with a wake-up: repeated Puts of a key before a Take are merged. It is
 // unbounded, loses nothing and never blocks the sender, so that a busy loop cannot delay runtime
-// events. It is safe for concurrent use.
+// events. It is safe for concurrent use. A nil Inbox drops keys and is never woken.
 type Inbox[K comparable] struct {
 	wake chan struct{} // capacity 1
 
@@ -19,6 +19,9 @@ func NewInbox[K comparable]() *Inbox[K] {
 
 // Put adds the key and wakes the receiver. It never blocks.
 func (i *Inbox[K]) Put(k K) {
+	if i == nil {
+		return
+	}
 	i.mu.Lock()
 	i.keys[k] = struct{}{}
 	i.mu.Unlock()
@@ -29,7 +32,12 @@ func (i *Inbox[K]) Put(k K) {
 }
 
 // Wake returns the channel that has an element when there may be keys to take.
-func (i *Inbox[K]) Wake() <-chan struct{} { return i.wake }
+func (i *Inbox[K]) Wake() <-chan struct{} {
+	if i == nil {
+		return nil
+	}
+	return i.wake
+}
 
 // Take returns the keys put since the last Take, in no order.
 func (i *Inbox[K]) Take() []K {

@@ -22,10 +22,10 @@ import (
 
 // Workers are the pod workers.
 type Workers interface {
-	// Ending returns the pod that a worker terminates, if it is no longer desired.
-	Ending(uid pod.UID) (*v1.Pod, bool)
-	// AllEnding returns the UIDs of these pods.
-	AllEnding() []pod.UID
+	// TerminatingPod returns the pod that a worker terminates, if it is no longer desired.
+	TerminatingPod(uid pod.UID) (*v1.Pod, bool)
+	// TerminatingPods returns the UIDs of these pods.
+	TerminatingPods() []pod.UID
 }
 
 // View returns the pods as clients see them: desired state with reported status.
@@ -45,7 +45,7 @@ func (v View) Get(uid pod.UID) (*v1.Pod, bool) {
 	if !wanted {
 		last, ok := v.Status.Pod(uid)
 		if !ok { // not reported yet by this agent
-			last, ok = v.Workers.Ending(uid)
+			last, ok = v.Workers.TerminatingPod(uid)
 		}
 		if !ok {
 			return nil, false
@@ -71,7 +71,7 @@ func (v View) List() []*v1.Pod {
 	for _, uid := range v.Status.UIDs() {
 		uids[uid] = true
 	}
-	for _, uid := range v.Workers.AllEnding() {
+	for _, uid := range v.Workers.TerminatingPods() {
 		uids[uid] = true
 	}
 	out := make([]*v1.Pod, 0, len(uids))

@@ -13,7 +13,7 @@ import (
 	"berth/internal/pod"
 )
 
-// record is the allocation of one pod. It is immutable.
+// record is immutable.
 type record struct {
 	resources
 	// While a resize is in progress, Actuated has the resources of the containers, and Cgroup those
@@ -36,7 +36,6 @@ type record struct {
 	same *v1.Pod
 }
 
-// resources are those of one pod.
 type resources struct {
 	// Containers are the resources of init and regular containers by name.
 	Containers map[string]v1.ResourceRequirements `json:"containers,omitempty"`
@@ -135,7 +134,7 @@ func (a *Allocations) Apply(p *v1.Pod) *v1.Pod {
 	if !known || r.same == p {
 		return p
 	}
-	out := r.apply(p)
+	out := apply(&r.resources, p)
 	if out == p {
 		r.same = p
 		a.pods[p.UID] = r
@@ -181,8 +180,9 @@ func resourcesOf(p *v1.Pod) resources {
 	return r
 }
 
-// apply does not change p, which is shared.
-func (r *resources) apply(p *v1.Pod) *v1.Pod {
+// apply returns p with the resources, or p itself if it has them. It does not change p, which is
+// shared.
+func apply(r *resources, p *v1.Pod) *v1.Pod {
 	differs := r.Pod != nil && (p.Spec.Resources == nil || !same(r.Pod, p.Spec.Resources))
 	for c := range pod.Containers(&p.Spec) {
 		was, known := r.Containers[c.Name]

@@ -47,7 +47,7 @@ func (a *Allocations) Load() {
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	for uid, r := range takeOver(pods, kubelet) {
+	for uid, r := range mergeKubelet(pods, kubelet) {
 		a.pods[uid] = r
 		a.changed.Publish(uid)
 	}
@@ -60,7 +60,7 @@ func (a *Allocations) Load() {
 // blocks until ctx is done.
 func (a *Allocations) Run(ctx context.Context) error {
 	err := a.file.Writer.Run(ctx)
-	if failed := a.leaveToKubelet(); failed != nil {
+	if failed := a.writeKubelet(); failed != nil {
 		a.cfg.Log.Warn(failed.Error())
 	}
 	return err

@@ -122,30 +122,29 @@ func (a *Allocations) readKubelet() map[pod.UID]record {
 	return out
 }
 
-// has returns the actuated resources.
-func (r record) has() resources {
+func (r record) actuated() resources {
 	if r.Actuated != nil {
 		return *r.Actuated
 	}
 	return r.resources
 }
 
-// takeOver replaces the agent's records by differing ones of a kubelet.
-func takeOver(ours, kubelet map[pod.UID]record) map[pod.UID]record {
+// mergeKubelet replaces the agent's records by differing ones of a kubelet.
+func mergeKubelet(ours, kubelet map[pod.UID]record) map[pod.UID]record {
 	out := map[pod.UID]record{}
 	maps.Copy(out, kubelet)
 	for uid, r := range ours {
 		theirs, known := kubelet[uid]
-		if !known || equality.Semantic.DeepEqual(r.resources, theirs.resources) && equality.Semantic.DeepEqual(r.has(), theirs.has()) {
+		if !known || equality.Semantic.DeepEqual(r.resources, theirs.resources) && equality.Semantic.DeepEqual(r.actuated(), theirs.actuated()) {
 			out[uid] = r // the agent's record also has the state of the cgroup
 		}
 	}
 	return out
 }
 
-// leaveToKubelet writes the allocations of admitted pods to the kubelet's files, for a kubelet that
+// writeKubelet writes the allocations of admitted pods to the kubelet's files, for a kubelet that
 // follows.
-func (a *Allocations) leaveToKubelet() error {
+func (a *Allocations) writeKubelet() error {
 	if a.cfg.Kubelet == "" {
 		return nil
 	}
@@ -155,7 +154,7 @@ func (a *Allocations) leaveToKubelet() error {
 		if !r.Admitted {
 			continue
 		}
-		given[uid], has[uid] = r.resources, r.has()
+		given[uid], has[uid] = r.resources, r.actuated()
 	}
 	a.mu.Unlock()
 	for name, of := range map[string]map[pod.UID]resources{allocatedFile: given, actuatedFile: has} {

@@ -39,10 +39,10 @@ type Pending struct {
 // IsWanted reports whether the pod's spec requests other resources than its allocation.
 func (a *Allocations) IsWanted(p *v1.Pod) bool { return a.Apply(p) != p }
 
-// SameWish reports whether two versions of a pod request the same resources.
-func SameWish(p, q *v1.Pod) bool {
+// SameRequest reports whether two versions of a pod request the same resources.
+func SameRequest(p, q *v1.Pod) bool {
 	r := resourcesOf(p)
-	return p.Generation == q.Generation && r.apply(q) == q
+	return p.Generation == q.Generation && apply(&r, q) == q
 }
 
 // Grant allocates the resources of the pod's spec. The previous allocation stays the actuated one
@@ -80,14 +80,14 @@ func (a *Allocations) IsDeferred(uid pod.UID) bool {
 
 // Refuse stores why the pod's resize is not granted; nil clears it. It reports whether that is a
 // change.
-func (a *Allocations) Refuse(uid pod.UID, why *Pending) (news bool) {
+func (a *Allocations) Refuse(uid pod.UID, why *Pending) (changed bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	s := a.resizes[uid]
-	news = (s.Pending == nil) != (why == nil) || why != nil && *s.Pending != *why
+	changed = (s.Pending == nil) != (why == nil) || why != nil && *s.Pending != *why
 	s.Pending = why
 	a.setLocked(uid, s)
-	return news
+	return changed
 }
 
 // Failed stores that the allocation that Apply returned could not be actuated, and when that is
@@ -110,7 +110,7 @@ func (a *Allocations) Failed(p *v1.Pod, message string, retryAt time.Time) (firs
 // resize may have been granted since.
 func (a *Allocations) isGivenLocked(p *v1.Pod) bool {
 	r, known := a.pods[p.UID]
-	return known && r.apply(p) == p
+	return known && apply(&r.resources, p) == p
 }
 
 func (a *Allocations) setLocked(uid pod.UID, s Resize) {
@@ -139,21 +139,21 @@ func (a *Allocations) Actuated(p *v1.Pod) *v1.Pod {
 	if !a.isGivenLocked(p) {
 		return p
 	}
-	return a.pods[p.UID].Actuated.applyToCopy(p)
+	return applyToCopy(a.pods[p.UID].Actuated, p)
 }
 
 // Cgroup returns the pod, as returned by Apply, with the resources of its cgroup.
 func (a *Allocations) Cgroup(p *v1.Pod) *v1.Pod {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.pods[p.UID].Cgroup.applyToCopy(p)
+	return applyToCopy(a.pods[p.UID].Cgroup, p)
 }
 
-func (r *resources) applyToCopy(p *v1.Pod) *v1.Pod {
+func applyToCopy(r *resources, p *v1.Pod) *v1.Pod {
 	if r == nil {
 		return p
 	}
-	if q := r.apply(p); q != p {
+	if q := apply(r, p); q != p {
 		return q
 	}
 	q := *p
@@ -166,8 +166,8 @@ func (r *resources) applyToCopy(p *v1.Pod) *v1.Pod {
 func (a *Allocations) Actuate(ctx context.Context, p *v1.Pod, containers ...string) {
 	a.mu.Lock()
 	r := a.pods[p.UID]
-	underWay := r.Actuated != nil
-	if underWay {
+	inProgress := r.Actuated != nil
+	if inProgress {
 		now, given := *r.Actuated, resourcesOf(p)
 		now.Containers = maps.Clone(now.Containers)
 		for _, name := range containers {
@@ -178,7 +178,7 @@ func (a *Allocations) Actuate(ctx context.Context, p *v1.Pod, containers ...stri
 		a.unsaved.Put(p.UID)
 	}
 	a.mu.Unlock()
-	if underWay {
+	if inProgress {
 		a.Persist(ctx)
 	}
 }

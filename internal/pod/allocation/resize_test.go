@@ -83,7 +83,7 @@ func TestResize(t *testing.T) {
 	check("forgotten", "90 91", "90 91", "90 91", allocation.Resize{})
 }
 
-func TestSameWish(t *testing.T) {
+func TestSameRequest(t *testing.T) {
 	p := ofGeneration(newPod("p", "1", "2"), 1)
 	for name, tc := range map[string]struct {
 		pod  *v1.Pod
@@ -93,7 +93,7 @@ func TestSameWish(t *testing.T) {
 		"another amount":     {ofGeneration(newPod("p", "1", "3"), 1), false},
 		"another generation": {ofGeneration(newPod("p", "1", "2"), 2), false},
 	} {
-		if got := allocation.SameWish(p, tc.pod); got != tc.want {
+		if got := allocation.SameRequest(p, tc.pod); got != tc.want {
 			t.Errorf("%s: %v", name, got)
 		}
 	}

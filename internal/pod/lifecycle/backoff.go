@@ -42,7 +42,6 @@ type Hold struct {
 	Delay time.Duration
 }
 
-// crash is the back-off of one container.
 type crash struct {
 	delay   time.Duration // 0 before the first restart
 	updated time.Time     // of the last restart

@@ -91,7 +91,6 @@ func MatchingRule(c *v1.Container, exitCode int32) (v1.ContainerRestartRuleActio
 	return "", false
 }
 
-// isPlainInit reports whether c is an init container that is not a sidecar.
 func isPlainInit(p *v1.Pod, c *v1.Container) bool {
 	return !IsSidecar(c) && slices.ContainsFunc(p.Spec.InitContainers, func(i v1.Container) bool { return i.Name == c.Name })
 }

@@ -137,7 +137,6 @@ func listOf(patch map[string]any, name string) ([]any, error) {
 	return items, nil
 }
 
-// unique removes duplicate values.
 func unique(values []any) []any {
 	var out []any
 	for _, v := range values {

@@ -201,7 +201,6 @@ type field struct {
 	mergeKey string
 }
 
-// fieldOf returns the field with the JSON name.
 func fieldOf(t reflect.Type, name string) field {
 	for t != nil && t.Kind() == reflect.Pointer {
 		t = t.Elem()
@@ -231,7 +230,6 @@ func fieldOf(t reflect.Type, name string) field {
 	return field{}
 }
 
-// elem returns the type of a list's elements.
 func elem(t reflect.Type) reflect.Type {
 	for t != nil && t.Kind() == reflect.Pointer {
 		t = t.Elem()

@@ -43,9 +43,9 @@ type Config struct {
 // ContainerManager assigns exclusive resources of the node to pods. It is safe for concurrent use.
 type ContainerManager struct {
 	Config
-	// sharing is held during an allocation, which may take some seconds if a plugin is asked for
+	// assigning is held during an allocation, which may take some seconds if a plugin is asked for
 	// its preference.
-	sharing sync.Mutex
+	assigning sync.Mutex
 
 	wake chan struct{} // capacity 1
 
@@ -74,25 +74,25 @@ func (m *ContainerManager) Run(ctx context.Context) error {
 // Existing allocations stay. An error is a *topologymanager.Refusal; the pod has no allocations
 // then.
 func (m *ContainerManager) Assign(p *v1.Pod) error {
-	m.noteKept(p.UID)
-	m.sharing.Lock()
-	defer m.sharing.Unlock()
+	m.protect(p.UID)
+	m.assigning.Lock()
+	defer m.assigning.Unlock()
 	return m.Topology.Admit(p)
 }
 
 // Reassign is Assign for a pod that an earlier agent admitted. Its allocations stay, also on an
 // error.
 func (m *ContainerManager) Reassign(p *v1.Pod) error {
-	m.noteKept(p.UID)
-	m.sharing.Lock()
-	defer m.sharing.Unlock()
+	m.protect(p.UID)
+	m.assigning.Lock()
+	defer m.assigning.Unlock()
 	return m.Topology.Readmit(p)
 }
 
 // Release releases devices, CPUs and memory of the pod.
 func (m *ContainerManager) Release(uid pod.UID) {
-	m.sharing.Lock()
-	defer m.sharing.Unlock()
+	m.assigning.Lock()
+	defer m.assigning.Unlock()
 	m.Devices.Release(uid)
 	m.CPUs.Release(uid)
 	m.Memory.Release(uid)
@@ -114,8 +114,8 @@ func (m *ContainerManager) Retain(known map[pod.UID]bool) {
 	}
 }
 
-// noteKept protects a pod that is about to be assigned from a pending Retain without it.
-func (m *ContainerManager) noteKept(uid pod.UID) {
+// protect excludes a pod that is about to be assigned from a pending Retain.
+func (m *ContainerManager) protect(uid pod.UID) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.known != nil {
@@ -124,8 +124,8 @@ func (m *ContainerManager) noteKept(uid pod.UID) {
 }
 
 func (m *ContainerManager) retain() {
-	m.sharing.Lock()
-	defer m.sharing.Unlock()
+	m.assigning.Lock()
+	defer m.assigning.Unlock()
 	m.mu.Lock()
 	keep := m.known
 	m.known = nil
@@ -232,8 +232,8 @@ func (m *ContainerManager) creating(p *v1.Pod, container string) error {
 	if len(p.Spec.InitContainers) == 0 {
 		return nil
 	}
-	m.sharing.Lock()
-	defer m.sharing.Unlock()
+	m.assigning.Lock()
+	defer m.assigning.Unlock()
 	return m.Memory.Creating(p, container)
 }
 

@@ -31,7 +31,7 @@ func newNode(t *testing.T, cpuPolicy, memoryPolicy string) *containermanager.Con
 	}
 	dir, log := t.TempDir(), slog.New(slog.DiscardHandler)
 	j, reserved := journal.New(log), v1.ResourceList{v1.ResourceMemory: resource.MustParse("1Gi")}
-	devices, err := devicemanager.New(devicemanager.Config{Dir: dir, Nodes: 0b11, Changed: pod.NewInbox[pod.UID](), Journal: j, Log: log})
+	devices, err := devicemanager.New(devicemanager.Config{Dir: dir, Nodes: 0b11, Changed: pod.NewInbox[pod.UID](), CapacityChanged: func() {}, Journal: j, Log: log})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -56,6 +56,7 @@ func newNode(t *testing.T, cpuPolicy, memoryPolicy string) *containermanager.Con
 	}
 	topology, err := topologymanager.New(topologymanager.Config{
 		Policy: topologymanager.BestEffort, Scope: topologymanager.ContainerScope, Machine: layout, Providers: []topologymanager.Provider{devices, cpus, memory},
+		Note: func(*v1.Pod, string, string, string) {},
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -101,7 +101,7 @@ func newWorld(t *testing.T, r *rand.Rand) *world {
 		Policy: oneOf(r, []string{memorymanager.Static, memorymanager.Static, memorymanager.None}), Machine: &w.machine,
 		Reserved:                   []config.MemoryReservation{{NumaNode: int32(w.machine.Nodes[0].ID), Limits: v1.ResourceList{v1.ResourceMemory: *resource.NewQuantity(reservedMemory, resource.BinarySI)}}},
 		NodeAllocatableReservation: v1.ResourceList{v1.ResourceMemory: *resource.NewQuantity(reservedMemory, resource.BinarySI)},
-		StateFile:                  filepath.Join(w.dir, "memory_manager_state"), Log: log,
+		StateFile:                  filepath.Join(w.dir, "memory_manager_state"), Journal: journal.New(log), Log: log,
 	}
 	w.drawTopology()
 	w.cpu = cpumanager.Config{
@@ -117,7 +117,9 @@ func newWorld(t *testing.T, r *rand.Rand) *world {
 }
 
 func (w *world) drawTopology() {
-	w.topology = topologymanager.Config{Policy: oneOf(w.r, policies), Scope: oneOf(w.r, scopes), Machine: &w.machine}
+	w.topology = topologymanager.Config{
+		Policy: oneOf(w.r, policies), Scope: oneOf(w.r, scopes), Machine: &w.machine, Note: func(*v1.Pod, string, string, string) {},
+	}
 	if w.r.IntN(2) == 0 {
 		w.topology.Options = map[string]string{"prefer-closest-numa-nodes": "true"}
 	}
@@ -147,7 +149,8 @@ func (w *world) build() *containermanager.ContainerManager {
 	log := slog.New(slog.DiscardHandler)
 	devices, err := devicemanager.New(devicemanager.Config{
 		Dir: w.dir, Nodes: nodes, Changed: pod.NewInbox[pod.UID](), Listen: w.listen, Dial: w.dial, Journal: journal.New(log), Log: log,
-		Watch: func() (devicemanager.Watch, error) { return watch(make(chan inotify.Event)), nil },
+		CapacityChanged: func() {},
+		Watch:           func() (devicemanager.Watch, error) { return watch(make(chan inotify.Event)), nil },
 	})
 	var cpus *cpumanager.CPUManager
 	var memory *memorymanager.Manager
@@ -164,7 +167,7 @@ func (w *world) build() *containermanager.ContainerManager {
 	if err == nil {
 		claims, err = dra.New(dra.Config{
 			API: kube.PodObjects{Client: w.client}, NodeName: "here", StateFile: filepath.Join(w.dir, "dra_manager_state"), HealthFile: filepath.Join(w.dir, "dra_health_state"),
-			Reporting: dra.ReportNothing, Dial: w.dial, Log: log,
+			Reporting: dra.ReportNothing, Dial: w.dial, Journal: journal.New(log), Log: log,
 		})
 	}
 	if err == nil {

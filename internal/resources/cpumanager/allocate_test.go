@@ -222,7 +222,7 @@ func TestHintsOfPods(t *testing.T) {
 	want(p, "i: 01!", "s: 1! 01", "j: 0! 01", "c: 0! 01", "d: any", "pod: 01!")
 	m.Release("p")
 	m.Release("p")
-	if got := m.now().shared.String(); got != "0-7" {
+	if got := m.store.current().shared.String(); got != "0-7" {
 		t.Errorf("shared %s", got)
 	}
 }
@@ -256,14 +256,14 @@ func TestRetain(t *testing.T) {
 	}
 	m.CPUs("a", "z")
 	m.Retain(map[pod.UID]bool{"b": true})
-	if ownsAny(m, "a") || !ownsAny(m, "b") || ownsAny(m, "c") || len(m.handed) != 0 {
-		t.Errorf("pools %+v, handed %v", m.now(), m.handed)
+	if ownsAny(m, "a") || !ownsAny(m, "b") || ownsAny(m, "c") || len(m.store.initial) != 0 {
+		t.Errorf("pools %+v, initial %v", m.store.current(), m.store.initial)
 	}
-	wantFile(t, m, string(must(encode(Static, m.now()))))
+	wantFile(t, m, string(must(encode(Static, m.store.current()))))
 	m.CPUs("b", "x")
 	m.Release("b")
-	if len(m.handed) != 0 {
-		t.Errorf("of pods that are gone there is %v", m.handed)
+	if len(m.store.initial) != 0 {
+		t.Errorf("of pods that are gone there is %v", m.store.initial)
 	}
 	if got := m.Allocatable().String(); got != "1-7" {
 		t.Errorf("allocatable %s", got)

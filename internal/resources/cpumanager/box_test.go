@@ -174,7 +174,7 @@ func set(text string) cpuset.CPUSet {
 // story is the pod's journal.
 func story(m *CPUManager, uid pod.UID) []string {
 	var out []string
-	s, ok := m.cfg.Journal.TimelineOf(uid)
+	s, ok := m.journal.TimelineOf(uid)
 	if !ok {
 		return nil
 	}
@@ -200,4 +200,4 @@ func asRefusal(err error) string {
 }
 
 // ownsAny reports whether a container of the pod has CPUs to itself.
-func ownsAny(m *CPUManager, uid pod.UID) bool { return len(m.now().owned[uid]) > 0 }
+func ownsAny(m *CPUManager, uid pod.UID) bool { return len(m.store.current().owned[uid]) > 0 }

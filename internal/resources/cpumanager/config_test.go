@@ -105,7 +105,7 @@ func TestNew(t *testing.T) {
 			}
 			m, err := New(cfg)
 			if reserved, ok := strings.CutPrefix(test.want, "="); ok {
-				if err != nil || m.reserved.String() != reserved {
+				if err != nil || m.policy.reserved.String() != reserved {
 					t.Errorf("reserved %v, %v; want %s", m, err, reserved)
 				}
 				return

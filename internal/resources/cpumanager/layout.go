@@ -59,7 +59,6 @@ func sets(lists map[int][]int) map[int]cpuset.CPUSet {
 	return out
 }
 
-// ofNodes returns the CPUs of the nodes.
 func (l *layout) ofNodes(nodes topologymanager.Nodes) cpuset.CPUSet {
 	out := cpuset.New()
 	for _, id := range l.nodes {
@@ -92,7 +91,6 @@ func (l *layout) countSockets(nodes topologymanager.Nodes) int {
 	return n
 }
 
-// nodesOf returns the nodes of the CPUs.
 func (l *layout) nodesOf(cpus cpuset.CPUSet) topologymanager.Nodes {
 	var nodes topologymanager.Nodes
 	for _, id := range l.nodes {
@@ -114,7 +112,6 @@ func (l *layout) wholeCores(cpus cpuset.CPUSet) cpuset.CPUSet {
 	return out
 }
 
-// ofThreads returns the CPUs of cores with n threads.
 func (l *layout) ofThreads(n int) cpuset.CPUSet {
 	out := cpuset.New()
 	for _, core := range l.inCore {

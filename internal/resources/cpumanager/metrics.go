@@ -1,11 +1,14 @@
 package cpumanager
 
 import (
+	"errors"
 	"strconv"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
 	"k8s.io/utils/cpuset"
+
+	"berth/internal/resources/topologymanager"
 )
 
 type metrics struct {
@@ -14,7 +17,6 @@ type metrics struct {
 	perNode           *prometheus.GaugeVec
 }
 
-// newMetrics registers the metrics of this package. If r is nil, they are not registered.
 func newMetrics(r prometheus.Registerer, l *layout) *metrics {
 	f := promauto.With(r)
 	m := &metrics{
@@ -42,7 +44,6 @@ func newMetrics(r prometheus.Registerer, l *layout) *metrics {
 	return m
 }
 
-// set updates the gauges.
 func (m *metrics) set(l *layout, p pools) {
 	exclusive := p.exclusive()
 	m.shared.Set(float64(1000 * p.shared.Size()))
@@ -61,19 +62,17 @@ const (
 
 // countAlignment counts an allocation that is aligned as an option requires.
 func (m *CPUManager) countAlignment(cpus cpuset.CPUSet) {
-	if m.cfg.Alignment == nil {
-		return
+	if m.policy.options[fullPhysicalCPUs] {
+		m.alignment.Aligned(containerScope, physicalCPU)
 	}
-	if m.options[fullPhysicalCPUs] {
-		m.cfg.Alignment.Aligned(containerScope, physicalCPU)
-	}
-	if m.options[alignByUncoreCache] && m.layout.inOneCache(cpus) {
-		m.cfg.Alignment.Aligned(containerScope, uncoreCache)
+	if m.policy.options[alignByUncoreCache] && m.policy.layout.inOneCache(cpus) {
+		m.alignment.Aligned(containerScope, uncoreCache)
 	}
 }
 
-func (m *CPUManager) failed(boundary string) {
-	if m.cfg.Alignment != nil {
-		m.cfg.Alignment.Failed(containerScope, boundary)
+// countMisalignment counts an allocation that was refused because of full-pcpus-only.
+func (m *CPUManager) countMisalignment(err error) {
+	if refusal := (*topologymanager.Refusal)(nil); errors.As(err, &refusal) {
+		m.alignment.Failed(containerScope, physicalCPU)
 	}
 }

@@ -51,26 +51,25 @@ func (g Gates) allow(gate string) bool {
 	return gate == "" || gate == betaGate && g.BetaOptions || gate == alphaGate && g.AlphaOptions
 }
 
-// options are the enabled options.
 type options map[string]bool
 
 // parseOptions validates the options of the static policy. Errors name the option and the remedy.
-func parseOptions(given map[string]string, gates Gates) (options, error) {
+func parseOptions(configured map[string]string, gates Gates) (options, error) {
 	var errs []error
 	fail := func(format string, args ...any) {
 		errs = append(errs, fmt.Errorf("cpuManagerPolicyOptions: "+format, args...))
 	}
 	o := options{}
-	for _, name := range slices.Sorted(maps.Keys(given)) {
+	for _, name := range slices.Sorted(maps.Keys(configured)) {
 		gate, known := gateOf[name]
-		on, err := strconv.ParseBool(given[name])
+		on, err := strconv.ParseBool(configured[name])
 		switch {
 		case !known:
 			fail("%s is no option of the static policy; those are %s", name, strings.Join(slices.Sorted(maps.Keys(gateOf)), ", "))
 		case !gates.allow(gate):
 			fail("%s needs the feature gate %s", name, gate)
 		case err != nil:
-			fail("%s is %q, and must be true or false", name, given[name])
+			fail("%s is %q, and must be true or false", name, configured[name])
 		case on:
 			o[name] = true
 		}

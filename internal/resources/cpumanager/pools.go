@@ -20,15 +20,15 @@ type pools struct {
 
 // give returns the pools after the allocation of cpus to the container.
 func (p pools) give(uid pod.UID, container string, cpus cpuset.CPUSet) pools {
-	owned, mine := maps.Clone(p.owned), maps.Clone(p.owned[uid])
+	owned, containers := maps.Clone(p.owned), maps.Clone(p.owned[uid])
 	if owned == nil {
 		owned = map[pod.UID]map[string]cpuset.CPUSet{}
 	}
-	if mine == nil {
-		mine = map[string]cpuset.CPUSet{}
+	if containers == nil {
+		containers = map[string]cpuset.CPUSet{}
 	}
-	mine[container] = cpus
-	owned[uid] = mine
+	containers[container] = cpus
+	owned[uid] = containers
 	return pools{p.shared.Difference(cpus), owned}
 }
 
@@ -40,11 +40,10 @@ func (p pools) release(uid pod.UID) (next pools, freed cpuset.CPUSet) {
 	return pools{p.shared.Union(freed), owned}, freed
 }
 
-// exclusive returns all exclusive CPUs.
 func (p pools) exclusive() cpuset.CPUSet {
 	out := cpuset.New()
-	for _, mine := range p.owned {
-		out = out.Union(union(mine))
+	for _, containers := range p.owned {
+		out = out.Union(union(containers))
 	}
 	return out
 }

@@ -8,6 +8,7 @@ import (
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"berth/internal/health"
 	"berth/internal/pod"
 	"berth/internal/record/journal"
 )
@@ -19,34 +20,42 @@ type Runtime interface {
 }
 
 const (
-	// atOnce limits concurrent updates, so that a hung one does not delay the others, and a hundred
-	// updates do not start a hundred processes.
-	atOnce = 8
-	// tellAfter is the number of consecutive failures after which an error is reported: the first
+	// maxUpdates limits concurrent updates, so that a hung one does not delay the others, and a
+	// hundred updates do not start a hundred processes.
+	maxUpdates = 8
+	// reportAfter is the number of consecutive failures after which an error is reported: the first
 	// update may fail because the container has just exited.
-	tellAfter    = 2
+	reportAfter  = 2
 	firstBackOff = time.Second
 	maxBackOff   = time.Minute
 )
 
-// container is a running container.
 type container struct {
-	id      pod.ContainerID
-	name    string
-	subject journal.Subject
-	has     string // the cpuset that the runtime last applied; "": unknown
-	moving  bool
+	id       pod.ContainerID
+	name     string
+	subject  journal.Subject
+	has      string // the cpuset that the runtime last applied; "": unknown
+	updating bool
 	// failures counts consecutive failed updates to failedTo.
 	failures int
 	failedTo string
 	retryAt  time.Time
 }
 
-// reconciler updates running containers to match the pools. Only Run uses it.
+// reconciler updates running containers to match the pools. Only run uses the fields below
+// containers.
 type reconciler struct {
-	*CPUManager
+	policy  *policy
+	store   *store
+	runtime Runtime
+	changed *pod.Inbox[pod.UID]
+	newest  func(uid pod.UID) (*pod.Status, bool)
+	journal *journal.Journal
+	wakeUp  chan struct{}  // capacity 1
+	stuck   health.Latches // containers that the runtime failed to update
+
 	containers map[pod.ContainerID]*container
-	moving     int
+	updating   int
 	results    chan result
 	workers    sync.WaitGroup
 
@@ -54,11 +63,10 @@ type reconciler struct {
 	fileRetryAt  time.Time
 }
 
-// result is the result of an update.
 type result struct {
-	*container
-	to  string
-	err error
+	container *container
+	to        string
+	err       error
 }
 
 // Run updates running containers to match the pools until ctx is done: when the pools change, and
@@ -67,16 +75,26 @@ type result struct {
 // Differs from the kubelet: it compares all containers every cpuManagerReconcilePeriod, and lets
 // them run on other containers' CPUs until then.
 func (m *CPUManager) Run(ctx context.Context) error {
-	if !m.isStatic() {
+	if !m.policy.static {
 		<-ctx.Done()
 		return ctx.Err()
 	}
-	r := &reconciler{CPUManager: m, containers: map[pod.ContainerID]*container{}, results: make(chan result)}
+	return m.reconciler.run(ctx)
+}
+
+func (r *reconciler) wake() {
+	select {
+	case r.wakeUp <- struct{}{}:
+	default:
+	}
+}
+
+func (r *reconciler) run(ctx context.Context) error {
 	defer r.finish()
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
-		if next := r.act(ctx); next.IsZero() {
+		if next := r.reconcile(ctx); next.IsZero() {
 			timer.Stop()
 		} else {
 			timer.Reset(time.Until(next))
@@ -85,18 +103,17 @@ func (m *CPUManager) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-timer.C:
-		case <-m.changed:
-		case <-m.cfg.Changed.Wake():
-			for _, uid := range m.cfg.Changed.Take() {
+		case <-r.wakeUp:
+		case <-r.changed.Wake():
+			for _, uid := range r.changed.Take() {
 				r.follow(uid)
 			}
 		case res := <-r.results:
-			r.moved(res)
+			r.updated(res)
 		}
 	}
 }
 
-// finish waits for updates in progress.
 func (r *reconciler) finish() {
 	go func() {
 		r.workers.Wait()
@@ -116,7 +133,7 @@ func (c *container) title() string {
 
 // follow updates the set of running containers of a pod.
 func (r *reconciler) follow(uid pod.UID) {
-	s, ok := r.cfg.Newest(uid)
+	s, ok := r.newest(uid)
 	if !ok {
 		s = &pod.Status{}
 	}
@@ -130,7 +147,7 @@ func (r *reconciler) follow(uid pod.UID) {
 		if r.containers[c.ID] == nil {
 			r.containers[c.ID] = &container{
 				id: c.ID, name: c.Name, subject: journal.Subject{UID: uid, Namespace: s.Namespace, Name: s.Name},
-				has: r.createdWith(uid, c),
+				has: r.store.createdWith(uid, c),
 			}
 		}
 	}
@@ -142,57 +159,40 @@ func (r *reconciler) follow(uid pod.UID) {
 	}
 }
 
-// createdWith returns the cpuset with which this agent created the container, or "" if unknown.
-func (m *CPUManager) createdWith(uid pod.UID, c *pod.ContainerStatus) string {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	h, ok := m.handed[uid][c.Name]
-	if !ok || c.CreatedAt.Before(h.at) { // the handout is for a later container
-		return ""
-	}
-	delete(m.handed[uid], c.Name)
-	return h.cpus
-}
-
-// act updates containers with wrong CPUs, and retries a failed write of the file. It returns when
-// it must be called next; zero: never.
-func (r *reconciler) act(ctx context.Context) (next time.Time) {
+// reconcile updates containers with wrong CPUs, and retries a failed write of the file. It returns
+// when it must be called next; zero: never.
+func (r *reconciler) reconcile(ctx context.Context) (next time.Time) {
 	now := time.Now()
-	if r.file.Err() != nil {
+	if r.store.writing.Err() != nil {
 		next = r.retryFile(now)
 	} else {
 		r.fileFailures = 0
 	}
+	pools := r.store.current()
 	for _, c := range r.containers {
-		to := r.want(c)
+		to := r.policy.cpusOf(pools, c.subject.UID, c.name)
 		switch {
-		case c.moving:
+		case c.updating:
 		case c.has == to:
 			r.settled(c)
 		case c.failures > 0 && c.failedTo == to && now.Before(c.retryAt):
 			if next.IsZero() || c.retryAt.Before(next) {
 				next = c.retryAt
 			}
-		case r.moving < slots(c): // otherwise retried when an update finishes
-			r.move(ctx, c, to)
+		case r.updating < slots(c): // otherwise retried when an update finishes
+			r.update(ctx, c, to)
 		}
 	}
 	return next
 }
 
 // slots returns the number of concurrent updates below which an update of the container may start.
-// Failed containers leave half of atOnce to the others.
+// Failed containers leave half of maxUpdates to the others.
 func slots(c *container) int {
 	if c.failures > 0 {
-		return atOnce / 2
+		return maxUpdates / 2
 	}
-	return atOnce
-}
-
-func (m *CPUManager) want(c *container) string {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.wantLocked(c.subject.UID, c.name)
+	return maxUpdates
 }
 
 // retryFile retries the write of the file when it is due, and returns when it must be called next.
@@ -203,7 +203,7 @@ func (r *reconciler) retryFile(now time.Time) time.Time {
 	if now.Before(r.fileRetryAt) {
 		return r.fileRetryAt
 	}
-	if r.rewrite() == nil {
+	if r.store.rewrite() == nil {
 		r.fileFailures = 0
 		return time.Time{}
 	}
@@ -217,20 +217,19 @@ func backOff(failures int) time.Duration {
 	return min(maxBackOff, firstBackOff<<min(failures-1, 10))
 }
 
-func (r *reconciler) move(ctx context.Context, c *container, to string) {
-	r.moving++
-	c.moving = true
+func (r *reconciler) update(ctx context.Context, c *container, to string) {
+	r.updating++
+	c.updating = true
 	r.workers.Go(func() {
-		err := r.cfg.Runtime.UpdateContainerResources(ctx, c.id, &runtimeapi.LinuxContainerResources{CpusetCpus: to})
+		err := r.runtime.UpdateContainerResources(ctx, c.id, &runtimeapi.LinuxContainerResources{CpusetCpus: to})
 		r.results <- result{c, to, err}
 	})
 }
 
-// moved handles the result of an update.
-func (r *reconciler) moved(res result) {
+func (r *reconciler) updated(res result) {
 	c := res.container
-	r.moving--
-	c.moving = false
+	r.updating--
+	c.updating = false
 	if res.err == nil {
 		c.has = res.to
 		r.settled(c)
@@ -239,12 +238,12 @@ func (r *reconciler) moved(res result) {
 	c.has = "" // the runtime may have applied it
 	c.failures++
 	c.failedTo, c.retryAt = res.to, time.Now().Add(backOff(c.failures))
-	if r.containers[c.id] != c || c.failures < tellAfter {
+	if r.containers[c.id] != c || c.failures < reportAfter {
 		return // it has exited, or may have
 	}
 	r.stuck.Set(c.title(), fmt.Errorf("container %s of pod %s is not moved to the CPUs %s: %w", c.name, c.subject, res.to, res.err))
-	if c.failures == tellAfter {
-		r.cfg.Journal.Record(journal.Entry{
+	if c.failures == reportAfter {
+		r.journal.Record(journal.Entry{
 			Subject: c.subject, Component: component, Container: c.name,
 			Decision: fmt.Sprintf("the container is not moved to the CPUs %s, and tried again", res.to), Error: res.err.Error(),
 		})
@@ -256,9 +255,9 @@ func (r *reconciler) settled(c *container) {
 	if c.failures == 0 {
 		return
 	}
-	if c.failures >= tellAfter {
+	if c.failures >= reportAfter {
 		r.stuck.Set(c.title(), nil)
-		r.cfg.Journal.Record(journal.Entry{
+		r.journal.Record(journal.Entry{
 			Subject: c.subject, Component: component, Container: c.name,
 			Decision: fmt.Sprintf("the container is moved to the CPUs %s", c.has), Why: fmt.Sprintf("after %d failures", c.failures),
 		})

@@ -24,6 +24,7 @@ import (
 type host struct {
 	t       *testing.T
 	manager *CPUManager
+	cfg     Config
 	stop    context.CancelFunc
 
 	mu    sync.Mutex
@@ -55,7 +56,7 @@ func onHost(t *testing.T, b box, test func(*host)) {
 // start begins a new agent.
 func (h *host) start(cfg Config) {
 	cfg.Runtime, cfg.Newest = h, h.newest
-	h.manager = load(h.t, cfg)
+	h.manager, h.cfg = load(h.t, cfg), cfg
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- h.manager.Run(ctx) }()
@@ -69,7 +70,7 @@ func (h *host) start(cfg Config) {
 	run := slices.Collect(maps.Keys(h.cpus))
 	h.mu.Unlock()
 	for _, id := range run {
-		h.manager.cfg.Changed.Put(pod.UID(id))
+		h.cfg.Changed.Put(pod.UID(id))
 	}
 	synctest.Wait()
 }
@@ -131,7 +132,7 @@ func (h *host) create(uid string) {
 	h.mu.Lock()
 	h.cpus[pod.ContainerID(uid)] = cpus
 	h.mu.Unlock()
-	h.manager.cfg.Changed.Put(pod.UID(uid))
+	h.cfg.Changed.Put(pod.UID(uid))
 	synctest.Wait()
 }
 
@@ -146,7 +147,7 @@ func (h *host) exit(uid string) {
 	h.mu.Lock()
 	delete(h.cpus, pod.ContainerID(uid))
 	h.mu.Unlock()
-	h.manager.cfg.Changed.Put(pod.UID(uid))
+	h.cfg.Changed.Put(pod.UID(uid))
 	synctest.Wait()
 }
 
@@ -204,7 +205,7 @@ func TestCreatedBefore(t *testing.T) {
 			t.Fatal(err)
 		}
 		h.set(func() { h.cpus["a"] = cpus })
-		h.manager.cfg.Changed.Put("a")
+		h.cfg.Changed.Put("a")
 		synctest.Wait()
 		h.want("a=0-1,4-7", "a 0-1,4-7")
 	})
@@ -218,23 +219,23 @@ func TestAgentStartsAgain(t *testing.T) {
 		h.want("a=0-1,4-7 x=2-3", "a 0-1,4-7")
 		h.stop()
 		h.set(func() { h.cpus["a"] = "0-7" }) // it was told so and not heard
-		h.start(h.manager.cfg)
+		h.start(h.cfg)
 		h.want("a=0-1,4-7 x=2-3", "a 0-1,4-7", "x 2-3")
 		// CPUs that were handed out for a container that is still to come say nothing of the one
 		// that runs.
 		h.stop()
 		h.set(func() { h.cpus["a"] = "0-7" })
-		cfg := h.manager.cfg
+		cfg := h.cfg
 		cfg.Changed = pod.NewInbox[pod.UID]()
 		cpus := h.cpus
 		h.cpus = nil
 		h.start(cfg)
 		time.Sleep(time.Minute)
-		h.manager.mu.Lock()
-		h.manager.handed["a"] = map[string]handout{"c": {"0-1,4-7", time.Now().Add(time.Second)}}
-		h.manager.mu.Unlock()
+		h.manager.store.mu.Lock()
+		h.manager.store.initial["a"] = map[string]initialCPUs{"c": {"0-1,4-7", time.Now().Add(time.Second)}}
+		h.manager.store.mu.Unlock()
 		h.set(func() { h.cpus = cpus })
-		h.manager.cfg.Changed.Put("a")
+		h.cfg.Changed.Put("a")
 		synctest.Wait()
 		h.want("a=0-1,4-7 x=2-3", "a 0-1,4-7")
 	})
@@ -347,7 +348,7 @@ func TestContainerIsSeenAgain(t *testing.T) {
 		h.exit("a") // an observation without it
 		h.end("x")
 		h.set(func() { h.cpus["a"] = "0-1,4-7" })
-		h.manager.cfg.Changed.Put("a")
+		h.cfg.Changed.Put("a")
 		synctest.Wait()
 		h.want("a=0-7", "a 0-1,4-7", "a 0-7")
 	})
@@ -388,7 +389,7 @@ func TestManyContainers(t *testing.T) {
 		})
 		h.run("x", "2")
 		h.set(func() {
-			if h.most > atOnce || len(h.calls) != n {
+			if h.most > maxUpdates || len(h.calls) != n {
 				t.Errorf("%d calls, %d at once", len(h.calls), h.most)
 			}
 			h.calls = nil
@@ -400,7 +401,7 @@ func TestManyContainers(t *testing.T) {
 		synctest.Wait()
 		h.end("x")
 		h.set(func() {
-			if h.under != atOnce/2 {
+			if h.under != maxUpdates/2 {
 				t.Errorf("%d calls hang", h.under)
 			}
 			for i := 20; i < n; i++ {
@@ -428,7 +429,7 @@ func TestManyContainers(t *testing.T) {
 func TestFileIsWrittenLater(t *testing.T) {
 	onHost(t, laptop, func(h *host) {
 		h.run("x", "2")
-		path := h.manager.cfg.StateFile
+		path := h.cfg.StateFile
 		mend := checkpointtest.ReadOnly(t, strings.TrimSuffix(path, "/cpu_manager_state"))
 		p := podOf("y", ask{"c", "2", ""})
 		if err := h.manager.Allocate(p, &p.Spec.Containers[0], topologymanager.Hint{}); err == nil {

@@ -9,7 +9,6 @@ import (
 	"berth/internal/resources/machine"
 )
 
-// division is a level of the machine's topology.
 type division int
 
 const (
@@ -32,7 +31,6 @@ func (d division) of(c machine.CPU) int {
 	}
 }
 
-// divider divides a machine into parts.
 type divider struct {
 	divisions []division // from the outside in
 	free      cpuset.CPUSet
@@ -65,7 +63,6 @@ func (d divider) divide(cpus []machine.CPU) *part {
 	return root
 }
 
-// fill divides a part with these CPUs.
 func (d divider) fill(p *part, cpus []machine.CPU) {
 	p.size = len(cpus)
 	if p.level == len(d.divisions) {

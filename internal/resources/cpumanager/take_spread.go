@@ -41,7 +41,6 @@ type spreading struct {
 	n, group int
 }
 
-// over spreads over k nodes.
 func (s spreading) over(k int) []int {
 	equal := s.n / k / s.group * s.group
 	groups := (s.n - k*equal) / s.group // remaining groups; fewer than k

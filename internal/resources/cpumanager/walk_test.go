@@ -61,10 +61,10 @@ func (w *walk) step() {
 		w.m.Release(uid)
 		delete(w.pods, uid)
 	case n == 8:
-		before := w.m.now()
+		before := w.m.store.current()
 		w.m = load(w.T, w.cfg)
-		if !reflect.DeepEqual(texts(before), texts(w.m.now())) {
-			w.Fatalf("a new agent has %v; want %v", texts(w.m.now()), texts(before))
+		if !reflect.DeepEqual(texts(before), texts(w.m.store.current())) {
+			w.Fatalf("a new agent has %v; want %v", texts(w.m.store.current()), texts(before))
 		}
 		for _, p := range w.pods {
 			if _, err := admit(w.m, p); err != nil {
@@ -90,7 +90,7 @@ func (w *walk) arrive() {
 	var asks []ask
 	for i := range 1 + w.r.IntN(4) {
 		kind := []string{"", "", "init", "sidecar"}[w.r.IntN(4)]
-		cpu := fmt.Sprint((1 + w.r.IntN(3)) * w.m.options.take(w.m.layout.threads).GroupSize)
+		cpu := fmt.Sprint((1 + w.r.IntN(3)) * w.m.policy.options.take(w.m.policy.layout.threads).GroupSize)
 		if w.r.IntN(5) == 0 {
 			cpu = "700m"
 		}
@@ -109,7 +109,7 @@ func (w *walk) arrive() {
 		}
 		err := w.m.Allocate(p, c, near)
 		if (err == nil) != possible {
-			w.Fatalf("hint %+v, possible %v: container %s of %v: %v; pools %v", near, possible, c.Name, asks, err, texts(w.m.now()))
+			w.Fatalf("hint %+v, possible %v: container %s of %v: %v; pools %v", near, possible, c.Name, asks, err, texts(w.m.store.current()))
 		}
 		if err != nil {
 			w.refused++
@@ -140,20 +140,20 @@ func (w *walk) checkNear(uid pod.UID, name string, near topologymanager.Hint) {
 		return
 	}
 	w.given++
-	local := w.m.layout.ofNodes(near.Nodes)
-	if w.m.options[alignBySocket] {
-		local = w.m.layout.ofSockets(near.Nodes)
+	local := w.m.policy.layout.ofNodes(near.Nodes)
+	if w.m.policy.options[alignBySocket] {
+		local = w.m.policy.layout.ofSockets(near.Nodes)
 	}
 	if near.Nodes != 0 && !cpus.IsSubsetOf(local) {
 		w.Fatalf("container %s of pod %s has %s, and was to be near %b", name, uid, cpus, near.Nodes)
 	}
-	if w.m.options[fullPhysicalCPUs] && !w.m.layout.wholeCores(cpus).Equals(cpus) {
+	if w.m.policy.options[fullPhysicalCPUs] && !w.m.policy.layout.wholeCores(cpus).Equals(cpus) {
 		w.Fatalf("container %s of pod %s has %s, which are not whole cores", name, uid, cpus)
 	}
 }
 
 func (w *walk) check() {
-	now := w.m.now()
+	now := w.m.store.current()
 	owner := map[int]string{}
 	claim := func(who string, cpus cpuset.CPUSet) {
 		for _, cpu := range cpus.List() {
@@ -164,9 +164,9 @@ func (w *walk) check() {
 		}
 	}
 	claim("all", now.shared)
-	if w.m.options[strictReservation] {
-		claim("the host", w.m.reserved)
-	} else if !w.m.reserved.IsSubsetOf(now.shared) {
+	if w.m.policy.options[strictReservation] {
+		claim("the host", w.m.policy.reserved)
+	} else if !w.m.policy.reserved.IsSubsetOf(now.shared) {
 		w.Fatalf("reserved CPUs are not shared: %v", texts(now))
 	}
 	for uid := range now.owned {
@@ -177,7 +177,7 @@ func (w *walk) check() {
 		claim(string(uid), union(now.owned[uid]))
 		w.checkPod(p)
 	}
-	if len(owner) != w.m.layout.online.Size() {
+	if len(owner) != w.m.policy.layout.online.Size() {
 		w.Fatalf("CPUs are lost: %v", texts(now))
 	}
 	content, err := os.ReadFile(w.cfg.StateFile)

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"sync"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -13,9 +14,12 @@ import (
 	"berth/internal/resources/topologymanager"
 )
 
-// allocations holds the resources and their allocations. The Manager's mu guards it.
+// allocations holds the resources and their allocations. mu guards all fields but machine; the
+// caller of a method holds it.
 type allocations struct {
-	machine    topologymanager.Nodes
+	machine topologymanager.Nodes
+
+	mu         sync.Mutex
 	resources  map[string]*resource // offered by plugins, now or until forgetAfter ago
 	gone       map[string]bool      // offered before that
 	registered map[string]bool      // registered since this agent started
@@ -23,8 +27,8 @@ type allocations struct {
 	generation uint64 // counts changes to the checkpoint's content
 }
 
-func newAllocations(machine topologymanager.Nodes) allocations {
-	return allocations{machine: machine, resources: map[string]*resource{}, gone: map[string]bool{}, registered: map[string]bool{}, pods: holdings{}}
+func newAllocations(machine topologymanager.Nodes) *allocations {
+	return &allocations{machine: machine, resources: map[string]*resource{}, gone: map[string]bool{}, registered: map[string]bool{}, pods: holdings{}}
 }
 
 // isKnown reports whether plugins offer the resource, or have offered or allocated it.
@@ -125,7 +129,6 @@ func (c candidates) contains(ids []string) bool {
 	return true
 }
 
-// hasCapacity returns an error if the resource would exceed maxResources.
 func (a *allocations) hasCapacity(resource string) error {
 	if a.resources[resource] == nil && !a.gone[resource] && len(a.resources)+len(a.gone) >= maxResources {
 		return fmt.Errorf("the node has %d extended resources of device plugins already, which is the most: %s is not taken", maxResources, resource)
@@ -176,7 +179,7 @@ func (a *allocations) data() checkpoint.Data {
 
 // held is a container's allocation of one resource, with the plugin's endpoint.
 type held struct {
-	*allocation
+	allocation *allocation
 	response   []byte // a copy of allocation.response, read under mu
 	resource   string
 	ids        []string

@@ -8,7 +8,6 @@ import (
 	"berth/internal/resources/topologymanager"
 )
 
-// candidates are the devices to choose from for a container's request for one resource.
 type candidates struct {
 	count int
 	// reusable are devices of this pod's earlier init containers; free are unassigned devices. All
@@ -38,7 +37,6 @@ func listOrNone(ids []string) string {
 	return list(ids)
 }
 
-// preferenceRequest is a request for the devices that a plugin prefers.
 type preferenceRequest struct {
 	available, must []string
 	size            int

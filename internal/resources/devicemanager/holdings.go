@@ -14,10 +14,8 @@ import (
 	"berth/internal/resources/devicemanager/checkpoint"
 )
 
-// holdings are the device allocations by pod, container and resource.
 type holdings map[pod.UID]map[string]map[string]*allocation
 
-// allocation is one container's allocation of one resource.
 type allocation struct {
 	// devices are the NUMA nodes of each device at the time of allocation.
 	devices map[string][]int64
@@ -54,7 +52,6 @@ func (h holdings) remove(uid pod.UID, container, resource string) {
 	}
 }
 
-// of yields the allocations of a resource.
 func (h holdings) of(resource string) iter.Seq2[pod.UID, *allocation] {
 	return func(yield func(pod.UID, *allocation) bool) {
 		for uid, containers := range h {
@@ -85,7 +82,6 @@ func describe(containers map[string]map[string]*allocation) string {
 	return strings.Join(out, "; ")
 }
 
-// taken returns the allocated devices of a resource.
 func (h holdings) taken(resource string) map[string]bool {
 	out := map[string]bool{}
 	for _, a := range h.of(resource) {
@@ -209,7 +205,6 @@ func (h holdings) contested() map[string][]string {
 	return out
 }
 
-// request is a container's request for devices of one resource.
 type request struct {
 	resource string
 	count    int

@@ -12,7 +12,6 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"berth/internal/health"
 	"berth/internal/host/inotify"
 	"berth/internal/pod"
 	"berth/internal/record/journal"
@@ -73,7 +72,7 @@ type Config struct {
 	// Changed receives the pods whose devices have changed, or whose plugin has registered.
 	Changed *pod.Inbox[pod.UID]
 	// CapacityChanged is called, without a lock, when the result of Capacity may have changed. It
-	// must not block. It is optional.
+	// must not block.
 	CapacityChanged func()
 	// Listen listens on the registration socket; nil means a Unix socket of the machine.
 	Listen func(path string) (net.Listener, error)
@@ -90,20 +89,14 @@ type Config struct {
 // Manager (deviceManager) allocates the devices of plugins to containers. It is safe for concurrent
 // use.
 type Manager struct {
-	Config
-	metrics *metrics
-	logs    logLimiter
-	plugins *plugins
-
-	changed   chan struct{} // capacity 1: wakes tend
-	writeLock chan struct{} // capacity 1: the holder of the token writes the file
-	serving   health.Latch  // why plugins cannot register
-	writing   health.Latch  // why the file cannot be written
-
-	mu          sync.Mutex
-	allocations        // guarded by mu
-	written     uint64 // guarded by mu; the generation in the file
-	fresh       bool   // guarded by mu; there was no readable file
+	journal         *journal.Journal
+	log             *slog.Logger
+	metrics         *metrics
+	capacityChanged func()
+	allocations     *allocations
+	store           *store
+	plugins         *plugins
+	socket          *socket
 }
 
 // New returns a Manager without devices. Load reads the allocations from the checkpoint, and Run
@@ -120,9 +113,6 @@ func New(cfg Config) (*Manager, error) {
 	case !filepath.IsAbs(cfg.Dir):
 		return nil, fmt.Errorf("folder of device plugins %q: must be an absolute path", cfg.Dir)
 	}
-	if cfg.CapacityChanged == nil {
-		cfg.CapacityChanged = func() {}
-	}
 	if cfg.Listen == nil {
 		cfg.Listen = listenUnix
 	}
@@ -135,27 +125,23 @@ func New(cfg Config) (*Manager, error) {
 		cfg.Watch = func() (Watch, error) { return inotify.Open() }
 	}
 	m := &Manager{
-		Config: cfg, metrics: newMetrics(cfg.Metrics),
-		changed: make(chan struct{}, 1), writeLock: make(chan struct{}, 1), allocations: newAllocations(cfg.Nodes),
+		journal: cfg.Journal, log: cfg.Log, metrics: newMetrics(cfg.Metrics), capacityChanged: cfg.CapacityChanged, allocations: newAllocations(cfg.Nodes),
 	}
-	m.plugins = &plugins{Manager: m, slots: make(chan struct{}, maxRegistrations), began: make(chan struct{})}
-	m.serving.Set(errors.New("device plugins cannot register yet"))
+	m.store = &store{dir: cfg.Dir, log: cfg.Log, allocations: m.allocations, changed: make(chan struct{}, 1), writeLock: make(chan struct{}, 1)}
+	m.plugins = &plugins{
+		allocations: m.allocations, store: m.store, dial: cfg.Dial, changed: cfg.Changed, capacityChanged: cfg.CapacityChanged, log: cfg.Log, metrics: m.metrics,
+		slots: make(chan struct{}, maxRegistrations), started: make(chan struct{}),
+	}
+	m.socket = &socket{dir: cfg.Dir, listen: cfg.Listen, openWatch: cfg.Watch, log: cfg.Log, broken: make(chan net.Listener)}
+	m.socket.serving.Set(errors.New("device plugins cannot register yet"))
 	return m, nil
 }
 
 // Health returns the error that prevents registrations of device plugins, or nil.
-func (m *Manager) Health() error { return m.serving.Err() }
+func (m *Manager) Health() error { return m.socket.serving.Err() }
 
 // Persistence returns the error of the last write of the checkpoint, or nil.
-func (m *Manager) Persistence() error { return m.writing.Err() }
-
-// wakeUp wakes tend. It does not block.
-func (m *Manager) wakeUp() {
-	select {
-	case m.changed <- struct{}{}:
-	default:
-	}
-}
+func (m *Manager) Persistence() error { return m.store.writing.Err() }
 
 // logLimiter rate-limits log lines of flapping plugins: lines above the limit get level debug. Its
 // zero value is ready to use.

@@ -12,7 +12,6 @@ type metrics struct {
 	allocations   *prometheus.HistogramVec
 }
 
-// newMetrics registers the metrics of this package. If r is nil, they are not registered.
 func newMetrics(r prometheus.Registerer) *metrics {
 	return &metrics{
 		registrations: promauto.With(r).NewCounterVec(prometheus.CounterOpts{
@@ -27,10 +26,8 @@ func newMetrics(r prometheus.Registerer) *metrics {
 	}
 }
 
-// registered counts a registration attempt.
 func (m *metrics) registered(resource string) { m.registrations.WithLabelValues(resource).Inc() }
 
-// allocated observes the duration of an Allocate call.
 func (m *metrics) allocated(resource string, took time.Duration) {
 	m.allocations.WithLabelValues(resource).Observe(took.Seconds())
 }

@@ -34,9 +34,9 @@ func (m *Manager) Options(ctx context.Context, p *v1.Pod, c *v1.Container) (Opti
 	if err := m.allocateMissing(p, c); err != nil {
 		return Options{}, err
 	}
-	m.mu.Lock()
-	has := m.held(p.UID, c.Name)
-	m.mu.Unlock()
+	m.allocations.mu.Lock()
+	has := m.allocations.held(p.UID, c.Name)
+	m.allocations.mu.Unlock()
 	for _, h := range has {
 		if !h.registered {
 			return Options{}, fmt.Errorf("waiting for the device plugin of %s to register", h.resource)
@@ -60,7 +60,7 @@ func (m *Manager) Options(ctx context.Context, p *v1.Pod, c *v1.Container) (Opti
 		responses = append(responses, r)
 	}
 	if answered {
-		m.saveAllocations()
+		m.store.saveOrRetry()
 	}
 	for _, h := range has {
 		if err := h.preStart(ctx); err != nil {
@@ -69,7 +69,7 @@ func (m *Manager) Options(ctx context.Context, p *v1.Pod, c *v1.Container) (Opti
 	}
 	out, conflicts := merge(responses)
 	for _, what := range conflicts {
-		m.Log.Warn("device plugins contradict each other, and the first one counts", "pod", p.Namespace+"/"+p.Name, "container", c.Name, "what", what)
+		m.log.Warn("device plugins contradict each other, and the first one counts", "pod", p.Namespace+"/"+p.Name, "container", c.Name, "what", what)
 	}
 	return out, nil
 }
@@ -78,28 +78,27 @@ func (m *Manager) Options(ctx context.Context, p *v1.Pod, c *v1.Container) (Opti
 // the checkpoint was lost.
 func (m *Manager) allocateMissing(p *v1.Pod, c *v1.Container) error {
 	for _, r := range requests(p, c) {
-		m.mu.Lock()
-		missing := m.pods.get(p.UID, c.Name, r.resource) == nil && m.isKnown(r.resource)
-		waits := !m.registered[r.resource]
-		m.mu.Unlock()
+		m.allocations.mu.Lock()
+		missing := m.allocations.pods.get(p.UID, c.Name, r.resource) == nil && m.allocations.isKnown(r.resource)
+		waits := !m.allocations.registered[r.resource]
+		m.allocations.mu.Unlock()
 		switch {
 		case !missing:
 		case waits:
 			return fmt.Errorf("waiting for the device plugin of %s to register", r.resource)
 		default:
-			m.note(p, c.Name, fmt.Sprintf("assign %s again: its former devices are unknown", r.resource), nil)
+			note(m.journal, p, c.Name, fmt.Sprintf("assign %s again: its former devices are unknown", r.resource), nil)
 			return m.Allocate(p, c, topologymanager.Hint{})
 		}
 	}
 	return nil
 }
 
-// preStart calls the plugin's PreStartContainer, if required.
 func (h held) preStart(ctx context.Context) error {
 	if !h.prestart {
 		return nil
 	}
-	err := errAway
+	err := errDisconnected
 	if h.endpoint != nil {
 		ctx, cancel := context.WithTimeout(ctx, preStartTimeout)
 		defer cancel()
@@ -111,7 +110,6 @@ func (h held) preStart(ctx context.Context) error {
 	return nil
 }
 
-// response is the allocation response of one plugin.
 type response struct {
 	resource string
 	*pluginapi.ContainerAllocateResponse

@@ -29,39 +29,31 @@ func (m *Manager) Prepare(ctx context.Context, p *v1.Pod) error {
 
 func (m *Manager) prepare(ctx context.Context, p *v1.Pod, container string) error {
 	answered := false
-	m.mu.Lock()
-	has := m.held(p.UID, container)
-	m.mu.Unlock()
+	m.allocations.mu.Lock()
+	has := m.allocations.held(p.UID, container)
+	m.allocations.mu.Unlock()
 	for _, h := range has {
-		if h.response != nil || h.restored && !h.registered {
+		if h.response != nil || h.allocation.restored && !h.registered {
 			continue
 		}
 		_, err := m.ask(ctx, p, container, h)
 		switch {
 		case err == nil:
 			answered = true
-		case !h.restored || ctx.Err() != nil:
+		case !h.allocation.restored || ctx.Err() != nil:
 			return err
 		}
 	}
 	if answered {
-		m.saveAllocations()
+		m.store.saveOrRetry() // if the agent exits before a write, the plugins are called again
 	}
 	return nil
-}
-
-// saveAllocations persists plugin responses and schedules a retry on failure. If the agent exits
-// before, the plugins are called again.
-func (m *Manager) saveAllocations() {
-	if m.save() != nil {
-		m.wakeUp()
-	}
 }
 
 // ask calls the plugin's Allocate and stores the response.
 func (m *Manager) ask(ctx context.Context, p *v1.Pod, container string, h held) (response []byte, err error) {
 	if h.endpoint == nil {
-		return nil, fmt.Errorf("cannot allocate devices of %s: %w", h.resource, errAway)
+		return nil, fmt.Errorf("cannot allocate devices of %s: %w", h.resource, errDisconnected)
 	}
 	began := time.Now()
 	r, err := h.endpoint.client.Allocate(ctx, &pluginapi.AllocateRequest{ContainerRequests: []*pluginapi.ContainerAllocateRequest{{DevicesIds: h.ids}}})
@@ -70,15 +62,15 @@ func (m *Manager) ask(ctx context.Context, p *v1.Pod, container string, h held) 
 	if err == nil {
 		response, err = encode(r)
 	}
-	m.note(p, container, fmt.Sprintf("ask the device plugin of %s for %s", h.resource, list(h.ids)), err)
+	note(m.journal, p, container, fmt.Sprintf("ask the device plugin of %s for %s", h.resource, list(h.ids)), err)
 	if err != nil {
 		return nil, err
 	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.pods.get(p.UID, container, h.resource) == h.allocation {
+	m.allocations.mu.Lock()
+	defer m.allocations.mu.Unlock()
+	if m.allocations.pods.get(p.UID, container, h.resource) == h.allocation {
 		h.allocation.response = response
-		m.generation++
+		m.allocations.generation++
 	}
 	return response, nil
 }

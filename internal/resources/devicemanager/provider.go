@@ -16,34 +16,34 @@ import (
 // component is the component of journal entries.
 const component = "devices"
 
-func (m *Manager) note(p *v1.Pod, container, decision string, err error) {
+func note(j *journal.Journal, p *v1.Pod, container, decision string, err error) {
 	e := journal.Entry{Container: container, Decision: decision}
 	if err != nil {
 		e.Error = brief(err)
 	}
-	m.record(p, e)
+	record(j, p, e)
 }
 
-func (m *Manager) record(p *v1.Pod, e journal.Entry) {
+func record(j *journal.Journal, p *v1.Pod, e journal.Entry) {
 	e.Subject, e.Component = journal.Subject{UID: p.UID, Namespace: p.Namespace, Name: p.Name}, component
-	m.Journal.Record(e)
+	j.Record(e)
 }
 
 // Hints returns the topology hints for the container's devices, or of the devices that it already
 // has.
 func (m *Manager) Hints(p *v1.Pod, c *v1.Container) topologymanager.Hints {
-	m.mu.Lock()
-	defer m.mu.Unlock()
+	m.allocations.mu.Lock()
+	defer m.allocations.mu.Unlock()
 	out := topologymanager.Hints{}
 	for _, r := range requests(p, c) {
-		if !m.isKnown(r.resource) {
+		if !m.allocations.isKnown(r.resource) {
 			continue
 		}
-		if a := m.pods.get(p.UID, c.Name, r.resource); a != nil {
-			out[v1.ResourceName(r.resource)] = m.hintsOf(r.resource, a.devices)
+		if a := m.allocations.pods.get(p.UID, c.Name, r.resource); a != nil {
+			out[v1.ResourceName(r.resource)] = m.allocations.hintsOf(r.resource, a.devices)
 			continue
 		}
-		s := m.supply(r.resource, m.pods.reusable(p, c.Name, r.resource))
+		s := m.allocations.supply(r.resource, m.allocations.pods.reusable(p, c.Name, r.resource))
 		s.request = r.count
 		out[v1.ResourceName(r.resource)] = s.hints()
 	}
@@ -52,28 +52,28 @@ func (m *Manager) Hints(p *v1.Pod, c *v1.Container) topologymanager.Hints {
 
 // PodHints returns the topology hints for the devices of all containers of the pod together.
 func (m *Manager) PodHints(p *v1.Pod) topologymanager.Hints {
-	m.mu.Lock()
-	defer m.mu.Unlock()
+	m.allocations.mu.Lock()
+	defer m.allocations.mu.Unlock()
 	out := topologymanager.Hints{}
 	for resource, count := range podRequests(p) {
-		if !m.isKnown(resource) {
+		if !m.allocations.isKnown(resource) {
 			continue
 		}
 		has := map[string][]int64{}
-		for _, resources := range m.pods[p.UID] {
+		for _, resources := range m.allocations.pods[p.UID] {
 			if a := resources[resource]; a != nil {
 				maps.Copy(has, a.devices)
 			}
 		}
 		if len(has) >= count {
-			out[v1.ResourceName(resource)] = m.hintsOf(resource, has)
+			out[v1.ResourceName(resource)] = m.allocations.hintsOf(resource, has)
 			continue
 		}
-		own := map[string]bool{}
+		held := map[string]bool{}
 		for id := range has {
-			own[id] = true
+			held[id] = true
 		}
-		s := m.supply(resource, own)
+		s := m.allocations.supply(resource, held)
 		s.request = count
 		out[v1.ResourceName(resource)] = s.hints()
 	}
@@ -88,7 +88,7 @@ func (m *Manager) PodHints(p *v1.Pod) topologymanager.Hints {
 // plugin or the requested number, so that a running pod is not rejected after a restart of the
 // agent.
 func (m *Manager) Allocate(p *v1.Pod, c *v1.Container, near topologymanager.Hint) error {
-	var given []string
+	var reserved []string
 	var err error
 	for _, r := range requests(p, c) {
 		var ids []string
@@ -97,24 +97,24 @@ func (m *Manager) Allocate(p *v1.Pod, c *v1.Container, near topologymanager.Hint
 			break
 		}
 		if ids != nil {
-			given = append(given, r.resource)
-			m.record(p, journal.Entry{Container: c.Name, Decision: fmt.Sprintf("give %s: %s", r.resource, list(ids)), Why: why})
+			reserved = append(reserved, r.resource)
+			record(m.journal, p, journal.Entry{Container: c.Name, Decision: fmt.Sprintf("give %s: %s", r.resource, list(ids)), Why: why})
 		}
 	}
-	if len(given) == 0 {
+	if len(reserved) == 0 {
 		return err
 	}
 	if err == nil {
-		err = m.save()
+		err = m.store.save()
 	}
 	if err != nil {
-		m.mu.Lock()
-		for _, resource := range given {
-			m.pods.remove(p.UID, c.Name, resource)
+		m.allocations.mu.Lock()
+		for _, resource := range reserved {
+			m.allocations.pods.remove(p.UID, c.Name, resource)
 		}
-		m.generation++
-		m.mu.Unlock()
-		m.wakeUp() // the file may contain the removed allocations
+		m.allocations.generation++
+		m.allocations.mu.Unlock()
+		m.store.saveSoon() // the file may contain the removed allocations
 	}
 	return err
 }
@@ -131,28 +131,28 @@ func list(ids []string) string {
 // reserve allocates devices of one resource and returns them with the reason for the choice. It
 // returns nil if the container has an allocation already, or if no plugin offers the resource.
 func (m *Manager) reserve(p *v1.Pod, container string, r request, near topologymanager.Nodes) (ids []string, why string, err error) {
-	m.mu.Lock()
-	has, known := m.pods.get(p.UID, container, r.resource), m.isKnown(r.resource)
+	m.allocations.mu.Lock()
+	has, known := m.allocations.pods.get(p.UID, container, r.resource), m.allocations.isKnown(r.resource)
 	if has != nil || !known {
-		m.mu.Unlock()
+		m.allocations.mu.Unlock()
 		if has != nil && len(has.devices) != r.count {
-			m.note(p, container, fmt.Sprintf("keep the %d devices of %s that it has, though it asks for %d", len(has.devices), r.resource, r.count), nil)
+			note(m.journal, p, container, fmt.Sprintf("keep the %d devices of %s that it has, though it asks for %d", len(has.devices), r.resource, r.count), nil)
 		}
 		return nil, "", nil
 	}
-	c, err := m.candidates(p, container, r, near)
+	c, err := m.allocations.candidates(p, container, r, near)
 	if err != nil {
-		m.mu.Unlock()
+		m.allocations.mu.Unlock()
 		return nil, "", err
 	}
-	e := m.resources[r.resource].endpoint
-	m.mu.Unlock()
+	e := m.allocations.resources[r.resource].endpoint
+	m.allocations.mu.Unlock()
 
-	ids = c.choose(func(q preferenceRequest) []string { return m.preferred(e, p, container, q) })
+	ids = c.choose(func(q preferenceRequest) []string { return e.preferred(m.journal, p, container, q) })
 
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if c, err = m.candidates(p, container, r, near); err != nil {
+	m.allocations.mu.Lock()
+	defer m.allocations.mu.Unlock()
+	if c, err = m.allocations.candidates(p, container, r, near); err != nil {
 		return nil, "", err
 	}
 	if !c.contains(ids) { // a device became unavailable during the call to the plugin
@@ -160,49 +160,47 @@ func (m *Manager) reserve(p *v1.Pod, container string, r request, near topologym
 	}
 	a := &allocation{devices: make(map[string][]int64, len(ids))}
 	for _, id := range ids {
-		a.devices[id] = m.resources[r.resource].devices[id].nodes
+		a.devices[id] = m.allocations.resources[r.resource].devices[id].nodes
 	}
-	m.pods.put(p.UID, container, r.resource, a)
-	m.generation++
+	m.allocations.pods.put(p.UID, container, r.resource, a)
+	m.allocations.generation++
 	return a.ids(), c.explain(), nil
 }
 
 // Release releases the devices of the pod.
 func (m *Manager) Release(uid pod.UID) {
-	m.drop(func(has pod.UID) bool { return has == uid })
+	m.releaseWhere(func(has pod.UID) bool { return has == uid })
 }
 
 // Retain releases the devices of all pods that are not in keep.
 func (m *Manager) Retain(keep map[pod.UID]bool) {
-	m.drop(func(has pod.UID) bool { return !keep[has] })
+	m.releaseWhere(func(has pod.UID) bool { return !keep[has] })
 }
 
-func (m *Manager) drop(goes func(pod.UID) bool) {
-	m.mu.Lock()
+func (m *Manager) releaseWhere(match func(pod.UID) bool) {
+	m.allocations.mu.Lock()
 	gone := map[pod.UID]string{}
-	maps.DeleteFunc(m.pods, func(uid pod.UID, has map[string]map[string]*allocation) bool {
-		if !goes(uid) {
+	maps.DeleteFunc(m.allocations.pods, func(uid pod.UID, has map[string]map[string]*allocation) bool {
+		if !match(uid) {
 			return false
 		}
 		gone[uid] = describe(has)
 		return true
 	})
 	if len(gone) == 0 {
-		m.mu.Unlock()
+		m.allocations.mu.Unlock()
 		return
 	}
-	m.generation++
-	m.mu.Unlock()
+	m.allocations.generation++
+	m.allocations.mu.Unlock()
 	for uid, what := range gone {
-		if s, ok := m.Journal.SubjectOf(uid); ok {
-			m.Journal.Record(journal.Entry{Subject: s, Component: component, Decision: "take back " + what, Why: "the pod has ended, or was refused"})
+		if s, ok := m.journal.SubjectOf(uid); ok {
+			m.journal.Record(journal.Entry{Subject: s, Component: component, Decision: "take back " + what, Why: "the pod has ended, or was refused"})
 		}
 	}
 	// If this write fails, the file has orphaned allocations until the next write.
-	if err := m.save(); err != nil {
-		m.wakeUp()
-	}
+	m.store.saveOrRetry()
 }
 
-// errAway means that the plugin of a resource is not connected.
-var errAway = errors.New("the device plugin is not connected")
+// errDisconnected means that the plugin of a resource is not connected.
+var errDisconnected = errors.New("the device plugin is not connected")

@@ -15,7 +15,8 @@ import (
 // deviceplugin/v1beta1). It replies after it has connected to the plugin and read its options.
 type registration struct {
 	pluginapi.UnimplementedRegistrationServer
-	*Manager
+	plugins *plugins
+	dir     string
 }
 
 // Register registers a plugin that listens on a socket in the device plugin directory. The options
@@ -23,14 +24,14 @@ type registration struct {
 func (s registration) Register(ctx context.Context, r *pluginapi.RegisterRequest) (*pluginapi.Empty, error) {
 	err := s.register(ctx, r)
 	if err != nil {
-		s.Log.Log(ctx, s.logs.level(slog.LevelWarn), "a device plugin is refused", "resource", clip(r.GetResourceName()), "endpoint", clip(r.GetEndpoint()), "error", brief(err))
+		s.plugins.log.Log(ctx, s.plugins.logs.level(slog.LevelWarn), "a device plugin is refused", "resource", clip(r.GetResourceName()), "endpoint", clip(r.GetEndpoint()), "error", brief(err))
 		return nil, err
 	}
 	return &pluginapi.Empty{}, nil
 }
 
 func (s registration) register(ctx context.Context, r *pluginapi.RegisterRequest) error {
-	s.count(r.GetResourceName())
+	s.plugins.count(r.GetResourceName())
 	if !slices.Contains(pluginapi.SupportedVersions[:], r.GetVersion()) {
 		return fmt.Errorf("requested API version %q is not supported by kubelet. Supported version is %q", r.GetVersion(), pluginapi.SupportedVersions)
 	}
@@ -38,25 +39,24 @@ func (s registration) register(ctx context.Context, r *pluginapi.RegisterRequest
 		return fmt.Errorf("the ResourceName %q is invalid", r.GetResourceName())
 	}
 	if !isFileName(r.GetEndpoint()) {
-		return fmt.Errorf("the endpoint %q of the device plugin of %s must be the name of a socket in %s", r.GetEndpoint(), r.GetResourceName(), s.Dir)
+		return fmt.Errorf("the endpoint %q of the device plugin of %s must be the name of a socket in %s", r.GetEndpoint(), r.GetResourceName(), s.dir)
 	}
-	return s.plugins.connect(ctx, r.GetResourceName(), filepath.Join(s.Dir, r.GetEndpoint()))
+	return s.plugins.connect(ctx, r.GetResourceName(), filepath.Join(s.dir, r.GetEndpoint()))
 }
 
 // count counts a registration attempt.
 //
 // Differs from the kubelet: invalid resource names and names beyond maxResources are counted under
 // "", because a client could create any number of label values.
-func (m *Manager) count(resource string) {
-	m.mu.Lock()
-	if !isExtended(resource) || m.hasCapacity(resource) != nil {
+func (ps *plugins) count(resource string) {
+	ps.allocations.mu.Lock()
+	if !isExtended(resource) || ps.allocations.hasCapacity(resource) != nil {
 		resource = ""
 	}
-	m.mu.Unlock()
-	m.metrics.registered(resource)
+	ps.allocations.mu.Unlock()
+	ps.metrics.registered(resource)
 }
 
-// isFileName reports whether name is a single path element.
 func isFileName(name string) bool {
 	return name != "" && name != "." && name != ".." && !strings.ContainsAny(name, "/\x00")
 }
@@ -66,7 +66,7 @@ func clip(s string) string { return s[:min(len(s), maxErrorText)] }
 // ValidatePlugin validates a plugin that the plugin watcher has found. It returns an error if no
 // version is supported or the name is not that of an extended resource.
 func (m *Manager) ValidatePlugin(name, _ string, versions []string) error {
-	m.count(name)
+	m.plugins.count(name)
 	if !slices.ContainsFunc(versions, func(v string) bool { return slices.Contains(pluginapi.SupportedVersions[:], v) }) {
 		return fmt.Errorf("requested API version %q is not supported by kubelet. Supported version is %q", versions, pluginapi.SupportedVersions)
 	}
@@ -84,14 +84,14 @@ func (m *Manager) RegisterPlugin(ctx context.Context, name, endpoint string, _ [
 
 // DeregisterPlugin closes the connection to the plugin if its socket was removed.
 func (m *Manager) DeregisterPlugin(name, socket string) {
-	m.mu.Lock()
+	m.allocations.mu.Lock()
 	var e *endpoint
-	if r := m.resources[name]; r != nil && r.endpoint != nil && r.endpoint.socket == socket {
+	if r := m.allocations.resources[name]; r != nil && r.endpoint != nil && r.endpoint.socket == socket {
 		e = r.endpoint
 	}
-	m.mu.Unlock()
+	m.allocations.mu.Unlock()
 	if e != nil {
-		m.ended(e, errSocketGone)
+		m.plugins.disconnected(e, errSocketGone)
 		e.close()
 	}
 }

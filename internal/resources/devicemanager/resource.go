@@ -23,7 +23,6 @@ type resource struct {
 	prestart bool
 }
 
-// device is one device, as reported by its plugin.
 type device struct {
 	healthy bool
 	nodes   []int64 // NUMA nodes, sorted; may be empty
@@ -81,7 +80,7 @@ func readDevices(list []*pluginapi.Device) (devices map[string]device, complaint
 		}
 		devices[d.ID] = next
 	}
-	var wrong []string
+	var complaints []string
 	for _, c := range []struct {
 		n    int
 		what string
@@ -92,10 +91,10 @@ func readDevices(list []*pluginapi.Device) (devices map[string]device, complaint
 		{odd, fmt.Sprintf("NUMA nodes are not between 0 and %d, and count for nothing", maxNodes-1)},
 	} {
 		if c.n > 0 {
-			wrong = append(wrong, fmt.Sprintf("%d %s", c.n, c.what))
+			complaints = append(complaints, fmt.Sprintf("%d %s", c.n, c.what))
 		}
 	}
-	return devices, strings.Join(wrong, "; "), nil
+	return devices, strings.Join(complaints, "; "), nil
 }
 
 // maxNodes is the number of NUMA nodes that topologymanager.Nodes can hold.

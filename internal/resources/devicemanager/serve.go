@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"math"
 	"net"
 	"os"
@@ -17,6 +18,7 @@ import (
 	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 
 	"berth/internal/checkpoint"
+	"berth/internal/health"
 	"berth/internal/host/inotify"
 	"berth/internal/host/selinux"
 	"berth/internal/pod"
@@ -38,36 +40,13 @@ const writeAgain = 10 * time.Second
 
 // Run serves registrations until ctx is done. It may be called once.
 func (m *Manager) Run(ctx context.Context) error {
-	server := grpc.NewServer(grpc.MaxRecvMsgSize(64<<10), grpc.MaxConcurrentStreams(2*maxRegistrations), grpc.ConnectionTimeout(dialTimeout), grpc.WaitForHandlers(true))
-	s := &socket{Manager: m, server: server, broken: make(chan net.Listener)}
-	s.removeSockets()
-	pluginapi.RegisterRegistrationServer(server, registration{Manager: m})
-	m.plugins.life = ctx
-	close(m.plugins.began)
+	m.socket.removeSockets()
+	m.plugins.ctx = ctx
+	close(m.plugins.started)
 	defer m.plugins.running.Wait()
 	defer m.plugins.closeAll()
 	m.plugins.running.Go(func() { m.tend(ctx) })
-	defer s.running.Wait()
-	defer server.Stop()
-	told := ""
-	for delay := retries.DelayFunc(); ; {
-		began := time.Now()
-		err := s.follow(ctx)
-		if ctx.Err() != nil {
-			return ctx.Err()
-		}
-		if time.Since(began) > retries.Cap {
-			delay, told = retries.DelayFunc(), ""
-		}
-		m.serving.Set(err)
-		if err.Error() != told {
-			told = err.Error()
-			m.Log.Warn("the socket for device plugins is not watched or not served, which is tried again", "folder", m.Dir, "error", err)
-		}
-		if !pod.Pause(ctx, delay()) {
-			return ctx.Err()
-		}
-	}
+	return m.socket.serve(ctx, registration{plugins: m.plugins, dir: m.socket.dir})
 }
 
 func makeFolder(dir string) error {
@@ -80,14 +59,14 @@ func makeFolder(dir string) error {
 // removeSockets removes the sockets of plugins and of an earlier agent. Plugins that see this
 // register again.
 func (s *socket) removeSockets() {
-	entries, err := os.ReadDir(s.Dir)
+	entries, err := os.ReadDir(s.dir)
 	for _, e := range entries {
 		if e.Type()&fs.ModeSocket != 0 {
-			err = errors.Join(err, os.Remove(filepath.Join(s.Dir, e.Name())))
+			err = errors.Join(err, os.Remove(filepath.Join(s.dir, e.Name())))
 		}
 	}
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		s.Log.Warn("sockets from before are still in the folder of device plugins", "error", err)
+		s.log.Warn("sockets from before are still in the folder of device plugins", "error", err)
 	}
 }
 
@@ -99,13 +78,13 @@ func (m *Manager) tend(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-m.changed:
+		case <-m.store.changed:
 		case <-next.C:
 		}
 		next.Stop()
-		at := m.forget()
-		if err := m.save(); err != nil {
-			m.Log.Warn("allocations of devices are not written, which is tried again", "in", writeAgain, "error", err)
+		at := m.expire()
+		if err := m.store.save(); err != nil {
+			m.log.Warn("allocations of devices are not written, which is tried again", "in", writeAgain, "error", err)
 			if again := time.Now().Add(writeAgain); at.IsZero() || again.Before(at) {
 				at = again
 			}
@@ -116,23 +95,28 @@ func (m *Manager) tend(ctx context.Context) {
 	}
 }
 
-// forget expires the resources of unavailable plugins, and returns the time of the next expiry.
-func (m *Manager) forget() time.Time {
-	m.mu.Lock()
-	gone, next := m.expire(time.Now())
-	m.mu.Unlock()
+// expire expires the resources of unavailable plugins, and returns the time of the next expiry.
+func (m *Manager) expire() time.Time {
+	m.allocations.mu.Lock()
+	gone, next := m.allocations.expire(time.Now())
+	m.allocations.mu.Unlock()
 	for _, name := range gone {
-		m.Log.Info("no device plugin has come back; the node has none of its resource any more", "resource", name, "after", forgetAfter)
+		m.log.Info("no device plugin has come back; the node has none of its resource any more", "resource", name, "after", forgetAfter)
 	}
 	if len(gone) > 0 {
-		m.CapacityChanged()
+		m.capacityChanged()
 	}
 	return next
 }
 
 // socket is the registration socket. Plugins watch it and register again when it is recreated.
 type socket struct {
-	*Manager
+	dir       string
+	listen    func(path string) (net.Listener, error)
+	openWatch func() (Watch, error)
+	log       *slog.Logger
+	serving   health.Latch // why plugins cannot register
+
 	server   *grpc.Server
 	broken   chan net.Listener // receives listeners whose server has stopped
 	listener net.Listener
@@ -140,21 +124,47 @@ type socket struct {
 	running  sync.WaitGroup
 }
 
+func (s *socket) serve(ctx context.Context, registration pluginapi.RegistrationServer) error {
+	s.server = grpc.NewServer(grpc.MaxRecvMsgSize(64<<10), grpc.MaxConcurrentStreams(2*maxRegistrations), grpc.ConnectionTimeout(dialTimeout), grpc.WaitForHandlers(true))
+	pluginapi.RegisterRegistrationServer(s.server, registration)
+	defer s.running.Wait()
+	defer s.server.Stop()
+	logged := ""
+	for delay := retries.DelayFunc(); ; {
+		began := time.Now()
+		err := s.follow(ctx)
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if time.Since(began) > retries.Cap {
+			delay, logged = retries.DelayFunc(), ""
+		}
+		s.serving.Set(err)
+		if err.Error() != logged {
+			logged = err.Error()
+			s.log.Warn("the socket for device plugins is not watched or not served, which is tried again", "folder", s.dir, "error", err)
+		}
+		if !pod.Pause(ctx, delay()) {
+			return ctx.Err()
+		}
+	}
+}
+
 // follow serves the socket, and recreates it when it is removed, until the watch fails or ctx is
 // done.
 func (s *socket) follow(ctx context.Context) error {
-	if err := makeFolder(s.Dir); err != nil {
+	if err := makeFolder(s.dir); err != nil {
 		return err
 	}
-	if err := checkpoint.WriteWarm(filepath.Join(s.Dir, deprecationName), 0o600, []byte(deprecationText)); err != nil {
-		s.Log.Warn("Failed to notify device plugins of the plugin watcher", "err", err)
+	if err := checkpoint.WriteWarm(filepath.Join(s.dir, deprecationName), 0o600, []byte(deprecationText)); err != nil {
+		s.log.Warn("Failed to notify device plugins of the plugin watcher", "err", err)
 	}
-	watch, err := s.Watch()
+	watch, err := s.openWatch()
 	if err == nil {
 		defer watch.Close()
 		// The removal of a directory is reported when its inode is deleted, which open sockets in
 		// it delay. The watch of the parent directory reports it at once.
-		err = errors.Join(watch.Add(filepath.Dir(s.Dir)), watch.Add(s.Dir))
+		err = errors.Join(watch.Add(filepath.Dir(s.dir)), watch.Add(s.dir))
 	}
 	// Without a watch plugins can still register.
 	if err := errors.Join(s.ensure(ctx), err); err != nil {
@@ -173,10 +183,10 @@ func (s *socket) follow(ctx context.Context) error {
 			if !ok {
 				return errors.New("the watch of the folder ended")
 			}
-			if e.Err == nil && e.Path != s.path() && e.Path != s.Dir {
+			if e.Err == nil && e.Path != s.path() && e.Path != s.dir {
 				continue
 			}
-			if e.Path == s.Dir && (e.Deleted || e.Moved) {
+			if e.Path == s.dir && (e.Deleted || e.Moved) {
 				return errors.New("the folder of device plugins was removed or moved")
 			}
 		}
@@ -186,7 +196,7 @@ func (s *socket) follow(ctx context.Context) error {
 	}
 }
 
-func (s *socket) path() string { return filepath.Join(s.Dir, socketName) }
+func (s *socket) path() string { return filepath.Join(s.dir, socketName) }
 
 // ensure creates and serves the socket unless it exists.
 func (s *socket) ensure(ctx context.Context) error {
@@ -200,10 +210,10 @@ func (s *socket) ensure(ctx context.Context) error {
 		return err
 	}
 	if s.listener != nil {
-		s.Log.Warn("The socket for device plugins was removed, creating it again", "socket", s.path())
+		s.log.Warn("The socket for device plugins was removed, creating it again", "socket", s.path())
 		s.drop()
 	}
-	l, err := s.Listen(s.path())
+	l, err := s.listen(s.path())
 	if err != nil {
 		return err
 	}
@@ -228,7 +238,7 @@ func (s *socket) lost(l net.Listener) error {
 		return nil
 	}
 	s.drop()
-	s.Log.Warn("the socket for device plugins was not served any more", "socket", s.path())
+	s.log.Warn("the socket for device plugins was not served any more", "socket", s.path())
 	if is, err := os.Lstat(s.path()); err == nil && os.SameFile(is, s.made) {
 		return os.Remove(s.path())
 	}

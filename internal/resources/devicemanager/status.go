@@ -14,17 +14,17 @@ import (
 // Capacity returns the number of devices and of healthy devices of each resource. Resources whose
 // plugins have been unavailable for more than five minutes have zero.
 func (m *Manager) Capacity() (capacity, allocatable v1.ResourceList) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
+	m.allocations.mu.Lock()
+	defer m.allocations.mu.Unlock()
 	capacity, allocatable = v1.ResourceList{}, v1.ResourceList{}
 	set := func(name string, all, healthy int64) {
 		capacity[v1.ResourceName(name)] = *apiresource.NewQuantity(all, apiresource.DecimalSI)
 		allocatable[v1.ResourceName(name)] = *apiresource.NewQuantity(healthy, apiresource.DecimalSI)
 	}
-	for name := range m.gone {
+	for name := range m.allocations.gone {
 		set(name, 0, 0)
 	}
-	for name, r := range m.resources {
+	for name, r := range m.allocations.resources {
 		set(name, int64(len(r.devices)), r.healthy())
 	}
 	return capacity, allocatable
@@ -32,10 +32,10 @@ func (m *Manager) Capacity() (capacity, allocatable v1.ResourceList) {
 
 // Allocated returns the number of allocated devices of each resource.
 func (m *Manager) Allocated() map[v1.ResourceName]int64 {
-	m.mu.Lock()
-	defer m.mu.Unlock()
+	m.allocations.mu.Lock()
+	defer m.allocations.mu.Unlock()
 	names := map[string]bool{}
-	for _, containers := range m.pods {
+	for _, containers := range m.allocations.pods {
 		for _, resources := range containers {
 			for name := range resources {
 				names[name] = true
@@ -44,31 +44,31 @@ func (m *Manager) Allocated() map[v1.ResourceName]int64 {
 	}
 	out := map[v1.ResourceName]int64{}
 	for name := range names {
-		out[v1.ResourceName(name)] = int64(len(m.pods.taken(name)))
+		out[v1.ResourceName(name)] = int64(len(m.allocations.pods.taken(name)))
 	}
 	return out
 }
 
 // Registered reports whether a plugin of the resource is connected.
 func (m *Manager) Registered(name v1.ResourceName) bool {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	r := m.resources[string(name)]
+	m.allocations.mu.Lock()
+	defer m.allocations.mu.Unlock()
+	r := m.allocations.resources[string(name)]
 	return r != nil && r.endpoint != nil
 }
 
 // AllocatedResourcesStatus returns the devices of the container and their health, sorted by
 // resource (KEP-4680). Unknown devices count as healthy.
 func (m *Manager) AllocatedResourcesStatus(uid pod.UID, container string) []v1.ResourceStatus {
-	m.mu.Lock()
-	defer m.mu.Unlock()
+	m.allocations.mu.Lock()
+	defer m.allocations.mu.Unlock()
 	var out []v1.ResourceStatus
-	has := m.pods[uid][container]
+	has := m.allocations.pods[uid][container]
 	for _, name := range slices.Sorted(maps.Keys(has)) {
 		s := v1.ResourceStatus{Name: v1.ResourceName(name)}
 		for _, id := range has[name].ids() {
 			health := v1.ResourceHealthStatusHealthy
-			if r := m.resources[name]; r != nil {
+			if r := m.allocations.resources[name]; r != nil {
 				if d, ok := r.devices[id]; ok && !d.healthy {
 					health = v1.ResourceHealthStatusUnhealthy
 				}
@@ -98,13 +98,13 @@ type Resource struct {
 // Resources returns the extended resources that plugins offer or have offered, or that are
 // allocated, sorted by name.
 func (m *Manager) Resources() []Resource {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	names := maps.Clone(m.gone)
-	for name := range m.resources {
+	m.allocations.mu.Lock()
+	defer m.allocations.mu.Unlock()
+	names := maps.Clone(m.allocations.gone)
+	for name := range m.allocations.resources {
 		names[name] = true
 	}
-	for _, containers := range m.pods {
+	for _, containers := range m.allocations.pods {
 		for _, resources := range containers {
 			for name := range resources {
 				names[name] = true
@@ -113,9 +113,9 @@ func (m *Manager) Resources() []Resource {
 	}
 	var out []Resource
 	for _, name := range slices.Sorted(maps.Keys(names)) {
-		taken := m.pods.taken(name)
+		taken := m.allocations.pods.taken(name)
 		s := Resource{Name: v1.ResourceName(name), Given: int64(len(taken))}
-		if r := m.resources[name]; r != nil {
+		if r := m.allocations.resources[name]; r != nil {
 			s.Devices, s.Healthy = int64(len(r.devices)), r.healthy()
 			for id, d := range r.devices {
 				if d.healthy && !taken[id] {
@@ -143,10 +143,10 @@ type Device struct {
 
 // Devices returns the devices of the container, sorted by resource and ID.
 func (m *Manager) Devices(uid pod.UID, container string) []Device {
-	m.mu.Lock()
-	defer m.mu.Unlock()
+	m.allocations.mu.Lock()
+	defer m.allocations.mu.Unlock()
 	var out []Device
-	has := m.pods[uid][container]
+	has := m.allocations.pods[uid][container]
 	for _, name := range slices.Sorted(maps.Keys(has)) {
 		for _, id := range has[name].ids() {
 			out = append(out, Device{v1.ResourceName(name), id, slices.Clone(has[name].devices[id])})
@@ -157,11 +157,11 @@ func (m *Manager) Devices(uid pod.UID, container string) []Device {
 
 // AllocatableDevices returns the healthy devices of the node, sorted by resource and ID.
 func (m *Manager) AllocatableDevices() []Device {
-	m.mu.Lock()
-	defer m.mu.Unlock()
+	m.allocations.mu.Lock()
+	defer m.allocations.mu.Unlock()
 	var out []Device
-	for _, name := range slices.Sorted(maps.Keys(m.resources)) {
-		devices := m.resources[name].devices
+	for _, name := range slices.Sorted(maps.Keys(m.allocations.resources)) {
+		devices := m.allocations.resources[name].devices
 		for _, id := range slices.Sorted(maps.Keys(devices)) {
 			if d := devices[id]; d.healthy {
 				out = append(out, Device{v1.ResourceName(name), id, slices.Clone(d.nodes)})

@@ -77,7 +77,8 @@ func (w *world) start() {
 	w.journal = journal.New(log)
 	m, err := devicemanager.New(devicemanager.Config{
 		Dir: w.dir, Nodes: 0b11, Changed: w.changed, Listen: w.listen, Dial: w.dial, Journal: w.journal, Metrics: w.registry, Log: log,
-		Watch: func() (devicemanager.Watch, error) { return watch(w.events), nil },
+		CapacityChanged: func() {},
+		Watch:           func() (devicemanager.Watch, error) { return watch(w.events), nil },
 	})
 	if err != nil {
 		w.t.Fatal(err)

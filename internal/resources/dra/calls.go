@@ -19,9 +19,8 @@ const callTimeout = 45 * time.Second
 // maxText is the maximum length of a driver's error text, in bytes, so that it fits into an event.
 const maxText = 800
 
-// call makes one driver call.
-func (m *Manager) call(ctx context.Context, driver, method string, do func(context.Context, drav1.DRAPluginClient) error) error {
-	e, err := m.drivers.choose(driver)
+func (d *drivers) call(ctx context.Context, driver, method string, do func(context.Context, drav1.DRAPluginClient) error) error {
+	e, err := d.choose(driver)
 	if err != nil {
 		return err
 	}
@@ -29,7 +28,7 @@ func (m *Manager) call(ctx context.Context, driver, method string, do func(conte
 	defer cancel()
 	began := time.Now()
 	err = do(ctx, e.client)
-	m.metrics.called(driver, method, time.Since(began), err)
+	d.metrics.called(driver, method, time.Since(began), err)
 	if status.Code(err) == codes.DeadlineExceeded && time.Since(began) > callTimeout-time.Second {
 		// The same message, whether the client or the server times out first.
 		err = status.FromContextError(context.DeadlineExceeded).Err()
@@ -61,11 +60,11 @@ func protos(claims []reference) []*drav1.Claim {
 	return out
 }
 
-// prepareAt calls the driver's NodePrepareResources. It returns the devices of the prepared claims,
+// prepare calls the driver's NodePrepareResources. It returns the devices of the prepared claims,
 // also with an error.
-func (m *Manager) prepareAt(ctx context.Context, driver string, claims []reference) (map[types.NamespacedName][]Device, error) {
+func (d *drivers) prepare(ctx context.Context, driver string, claims []reference) (map[types.NamespacedName][]Device, error) {
 	var answer *drav1.NodePrepareResourcesResponse
-	err := m.call(ctx, driver, drav1.DRAPlugin_NodePrepareResources_FullMethodName, func(ctx context.Context, c drav1.DRAPluginClient) (err error) {
+	err := d.call(ctx, driver, drav1.DRAPlugin_NodePrepareResources_FullMethodName, func(ctx context.Context, c drav1.DRAPluginClient) (err error) {
 		answer, err = c.NodePrepareResources(ctx, &drav1.NodePrepareResourcesRequest{Claims: protos(claims)})
 		return err
 	})
@@ -73,10 +72,10 @@ func (m *Manager) prepareAt(ctx context.Context, driver string, claims []referen
 		return nil, err
 	}
 	made := map[types.NamespacedName][]Device{}
-	err = judge("NodePrepareResources", claims, answer.GetClaims(), func(r reference, a *drav1.NodePrepareResourceResponse) {
+	err = checkResponse("NodePrepareResources", claims, answer.GetClaims(), func(r reference, a *drav1.NodePrepareResourceResponse) {
 		devices := []Device{}
-		for _, d := range a.GetDevices() {
-			devices = append(devices, Device{Driver: driver, Pool: d.GetPoolName(), Name: d.GetDeviceName(), ShareID: d.ShareId, Requests: d.GetRequestNames(), CDI: d.GetCdiDeviceIds()})
+		for _, v := range a.GetDevices() {
+			devices = append(devices, Device{Driver: driver, Pool: v.GetPoolName(), Name: v.GetDeviceName(), ShareID: v.ShareId, Requests: v.GetRequestNames(), CDI: v.GetCdiDeviceIds()})
 		}
 		made[r.key] = devices
 	})
@@ -86,29 +85,29 @@ func (m *Manager) prepareAt(ctx context.Context, driver string, claims []referen
 	return made, nil
 }
 
-// unprepareAt calls the driver's NodeUnprepareResources. It returns an error if any claim was not
+// unprepare calls the driver's NodeUnprepareResources. It returns an error if any claim was not
 // unprepared.
-func (m *Manager) unprepareAt(ctx context.Context, driver string, claims []reference) error {
+func (d *drivers) unprepare(ctx context.Context, driver string, claims []reference) error {
 	var answer *drav1.NodeUnprepareResourcesResponse
-	err := m.call(ctx, driver, drav1.DRAPlugin_NodeUnprepareResources_FullMethodName, func(ctx context.Context, c drav1.DRAPluginClient) (err error) {
+	err := d.call(ctx, driver, drav1.DRAPlugin_NodeUnprepareResources_FullMethodName, func(ctx context.Context, c drav1.DRAPluginClient) (err error) {
 		answer, err = c.NodeUnprepareResources(ctx, &drav1.NodeUnprepareResourcesRequest{Claims: protos(claims)})
 		return err
 	})
 	if err != nil {
 		return err
 	}
-	err = judge("NodeUnprepareResources", claims, answer.GetClaims(), func(reference, *drav1.NodeUnprepareResourceResponse) {})
+	err = checkResponse("NodeUnprepareResources", claims, answer.GetClaims(), func(reference, *drav1.NodeUnprepareResourceResponse) {})
 	if err != nil {
 		return fmt.Errorf("DRA driver %s: %w", driver, err)
 	}
 	return nil
 }
 
-// judge validates a driver's response and calls take for each claim that succeeded. A response for
-// a claim that was not requested invalidates the whole response.
-func judge[A interface{ GetError() string }](method string, asked []reference, answers map[string]A, take func(reference, A)) error {
+// checkResponse validates a driver's response and calls succeeded for each claim that succeeded. A
+// response for a claim that was not requested invalidates the whole response.
+func checkResponse[A interface{ GetError() string }](method string, requested []reference, answers map[string]A, succeeded func(reference, A)) error {
 	uids := map[string]bool{}
-	for _, r := range asked {
+	for _, r := range requested {
 		uids[string(r.uid)] = true
 	}
 	for uid := range answers {
@@ -118,7 +117,7 @@ func judge[A interface{ GetError() string }](method string, asked []reference, a
 	}
 	var errs []error
 	skipped := 0
-	for _, r := range asked {
+	for _, r := range requested {
 		a, answered := answers[string(r.uid)]
 		switch {
 		case !answered:
@@ -126,7 +125,7 @@ func judge[A interface{ GetError() string }](method string, asked []reference, a
 		case a.GetError() != "":
 			errs = append(errs, fmt.Errorf("%s failed for ResourceClaim %s: %s", method, r.key.Name, cut(a.GetError(), maxText)))
 		default:
-			take(r, a)
+			succeeded(r, a)
 		}
 	}
 	if skipped > 0 {

@@ -60,7 +60,6 @@ func (c *claim) done() bool {
 	return true
 }
 
-// reference identifies a claim in a driver call.
 type reference struct {
 	key types.NamespacedName
 	uid types.UID
@@ -206,7 +205,6 @@ func (cc *claimCache) remove(keys []types.NamespacedName) {
 	}
 }
 
-// claimsOf returns the claims that the pod uses, sorted.
 func (cc *claimCache) claimsOf(uid pod.UID) []types.NamespacedName {
 	cc.mu.Lock()
 	defer cc.mu.Unlock()

@@ -91,7 +91,7 @@ func TestJudge(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			taken, text := "", ""
-			err := judge("M", asked, test.answers, func(r reference, _ *drav1.NodeUnprepareResourceResponse) { taken += r.key.Name })
+			err := checkResponse("M", asked, test.answers, func(r reference, _ *drav1.NodeUnprepareResourceResponse) { taken += r.key.Name })
 			if err != nil {
 				text = err.Error()
 			}
@@ -190,9 +190,9 @@ func TestHealths(t *testing.T) {
 	}
 	check("a new endpoint", h.update(newer, told("a", unhealthy, -1, ""), at(8)), "a")
 	check("the old one", h.update(older, told("a", healthy, 0, ""), at(9)))
-	check("the old one ends", h.silence(older))
+	check("the old one ends", h.removeReports(older))
 	is("a", at(37), v1.ResourceHealthStatusUnhealthy, "")
-	check("the new one ends", h.silence(newer), "a")
+	check("the new one ends", h.removeReports(newer), "a")
 	is("a", at(10), v1.ResourceHealthStatusUnknown, "")
 	check("the old one tells again", h.update(older, told("a", healthy, 1<<62, ""), at(11)), "a")
 	is("a", at(3600*24*364), v1.ResourceHealthStatusHealthy, "")

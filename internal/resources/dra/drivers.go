@@ -44,7 +44,8 @@ type endpoint struct {
 
 // drivers are the registered drivers. It is safe for concurrent use.
 type drivers struct {
-	dial func(ctx context.Context, socket string) (net.Conn, error)
+	metrics *metrics
+	dial    func(ctx context.Context, socket string) (net.Conn, error)
 	// changed is called, without a lock, after a driver was deregistered, connected or lost its
 	// connection.
 	changed func(driver string)
@@ -79,8 +80,8 @@ func chooseEndpoint(all []*endpoint) *endpoint {
 }
 
 func validateDriver(name string, versions []string) error {
-	if wrong := validation.IsDNS1123Subdomain(name); len(wrong) > 0 {
-		return fmt.Errorf("DRA driver name %q: %s", name, strings.Join(wrong, "; "))
+	if problems := validation.IsDNS1123Subdomain(name); len(problems) > 0 {
+		return fmt.Errorf("DRA driver name %q: %s", name, strings.Join(problems, "; "))
 	}
 	_, err := chooseService(versions)
 	if err != nil {
@@ -89,7 +90,6 @@ func validateDriver(name string, versions []string) error {
 	return nil
 }
 
-// add registers an endpoint of a driver.
 func (d *drivers) add(name, address string, versions []string) error {
 	if err := validateDriver(name, versions); err != nil {
 		return err
@@ -120,7 +120,6 @@ func (d *drivers) add(name, address string, versions []string) error {
 	return nil
 }
 
-// remove deregisters an endpoint of a driver.
 func (d *drivers) remove(name, address string) {
 	d.mu.Lock()
 	i := slices.IndexFunc(d.endpoints[name], func(e *endpoint) bool { return e.address == address })
@@ -170,7 +169,6 @@ func (d *drivers) choose(name string) (*endpoint, error) {
 	return nil, fmt.Errorf("DRA driver %s is not registered", name)
 }
 
-// connected reports whether the driver has a connected endpoint.
 func (d *drivers) connected(name string) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -178,7 +176,6 @@ func (d *drivers) connected(name string) bool {
 	return e != nil && e.connected
 }
 
-// connectedNames returns the names of connected drivers, sorted.
 func (d *drivers) connectedNames() []string {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -213,8 +210,8 @@ func (d *drivers) follow(ctx context.Context, e *endpoint) {
 	}
 }
 
-// whileThere returns a context that is also canceled when the endpoint is deregistered.
-func (e *endpoint) whileThere(ctx context.Context) (context.Context, context.CancelCauseFunc) {
+// untilDeregistered returns a context that is also canceled when the endpoint is deregistered.
+func (e *endpoint) untilDeregistered(ctx context.Context) (context.Context, context.CancelCauseFunc) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	go func() {
 		select {

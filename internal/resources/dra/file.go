@@ -114,7 +114,6 @@ func decodeClaims(content []byte) (map[types.NamespacedName]*claim, error) {
 	return out, nil
 }
 
-// load reads the claim checkpoint, if it exists.
 func (cc *claimCache) load() error {
 	content, err := os.ReadFile(cc.path)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -19,10 +19,8 @@ const (
 	maxDevices = 10000
 )
 
-// deviceID identifies a device of a driver.
 type deviceID struct{ pool, name string }
 
-// deviceHealth is the last reported health of a device.
 type deviceHealth struct {
 	health  v1.ResourceHealthStatus
 	message string
@@ -90,7 +88,7 @@ func (h *healths) update(e *endpoint, list []*healthapi.DeviceHealth, now time.T
 	}
 	if len(d.devices) <= maxDevices {
 		for id, was := range d.devices { // devices that are not reported any more stay until they expire
-			if _, told := next[id]; !told && was.until.After(now) {
+			if _, reported := next[id]; !reported && was.until.After(now) {
 				next[id] = was
 			}
 		}
@@ -100,8 +98,7 @@ func (h *healths) update(e *endpoint, list []*healthapi.DeviceHealth, now time.T
 	return changed
 }
 
-// silence removes the reports of an endpoint whose stream has failed.
-func (h *healths) silence(e *endpoint) (changed map[deviceID]bool) {
+func (h *healths) removeReports(e *endpoint) (changed map[deviceID]bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	d := h.drivers[e.driver]
@@ -119,25 +116,24 @@ func (h *healths) expire(now time.Time) (changed map[string]map[deviceID]bool, n
 	defer h.mu.Unlock()
 	changed = map[string]map[deviceID]bool{}
 	for name, d := range h.drivers {
-		kept := map[deviceID]deviceHealth{}
+		valid := map[deviceID]deviceHealth{}
 		for id, v := range d.devices {
 			if v.until.After(now) {
-				kept[id] = v
+				valid[id] = v
 				next = earlier(next, v.until)
 			}
 		}
-		if len(kept) == len(d.devices) {
+		if len(valid) == len(d.devices) {
 			continue
 		}
-		if c := differences(d.devices, kept); len(c) > 0 {
+		if c := differences(d.devices, valid); len(c) > 0 {
 			changed[name] = c
 		}
-		d.devices = kept
+		d.devices = valid
 	}
 	return changed, next
 }
 
-// of returns the health of a device and its message.
 func (h *healths) of(driver string, id deviceID, now time.Time) (v1.ResourceHealthStatus, string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -152,7 +148,7 @@ func (h *healths) of(driver string, id deviceID, now time.Time) (v1.ResourceHeal
 // differences returns the devices whose health or message differs.
 func differences(a, b map[deviceID]deviceHealth) map[deviceID]bool {
 	unknown := deviceHealth{health: v1.ResourceHealthStatusUnknown}
-	look := func(in map[deviceID]deviceHealth, id deviceID) deviceHealth {
+	get := func(in map[deviceID]deviceHealth, id deviceID) deviceHealth {
 		if v, ok := in[id]; ok {
 			return v
 		}
@@ -161,7 +157,7 @@ func differences(a, b map[deviceID]deviceHealth) map[deviceID]bool {
 	out := map[deviceID]bool{}
 	for _, in := range []map[deviceID]deviceHealth{a, b} {
 		for id := range in {
-			x, y := look(a, id), look(b, id)
+			x, y := get(a, id), get(b, id)
 			if x.health != y.health || x.message != y.message {
 				out[id] = true
 			}

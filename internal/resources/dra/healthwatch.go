@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"log/slog"
 	"strings"
 	"time"
 
@@ -20,22 +21,50 @@ import (
 // listenAgain is the delay before a failed health stream is reopened.
 const listenAgain = 5 * time.Second
 
-// watchHealth follows the endpoint's health reports until it is deregistered. If the driver does
+// healthWatcher follows, persists and publishes the health of devices.
+type healthWatcher struct {
+	healths    *healths
+	claimCache *claimCache
+	changed    *pod.Publisher[pod.UID] // pods whose devices' health has changed
+	wake       chan struct{}           // Manager.wake
+	log        *slog.Logger
+
+	path     string
+	file     *checkpoint.Writer
+	fileWake chan struct{} // capacity 1: the file is out of date
+}
+
+func newHealthWatcher(path string, cc *claimCache, changed *pod.Publisher[pod.UID], wake chan struct{}, log *slog.Logger) *healthWatcher {
+	h := &healthWatcher{
+		healths: &healths{drivers: map[string]*driverHealths{}}, claimCache: cc, changed: changed, wake: wake, log: log, path: path, fileWake: make(chan struct{}, 1),
+	}
+	h.file = checkpoint.NewWriter(checkpoint.WriterConfig{What: "health of devices", Wake: h.fileWake, Write: h.write, Log: log})
+	return h
+}
+
+func (h *healthWatcher) load() {
+	err := checkpoint.Read(h.path, "health of devices", func(content []byte) error { return h.healths.decode(content, time.Now()) })
+	if err != nil {
+		h.log.Warn("health of devices is not known until drivers tell it", "error", err)
+	}
+}
+
+// watch follows the endpoint's health reports until it is deregistered. If the driver does
 // not implement the service, it returns (KEP-4680).
-func (m *Manager) watchHealth(ctx context.Context, e *endpoint) {
-	client, told := healthapi.NewDRAResourceHealthClient(e.conn), ""
+func (h *healthWatcher) watch(ctx context.Context, e *endpoint) {
+	client, logged := healthapi.NewDRAResourceHealthClient(e.conn), ""
 	for {
-		err := m.listen(ctx, e, client)
+		err := h.listen(ctx, e, client)
 		if ctx.Err() != nil && !errors.Is(context.Cause(ctx), errDeregistered) {
 			return // the agent stops: the next agent restores the reports
 		}
-		m.healthChanged(e.driver, m.healths.silence(e))
+		h.publish(e.driver, h.healths.removeReports(e))
 		if status.Code(err) == codes.Unimplemented || ctx.Err() != nil {
 			return
 		}
-		if err.Error() != told {
-			told = err.Error()
-			m.Log.Warn("Failed to watch the health of devices, will retry", "driver", e.driver, "endpoint", e.address, "error", shorten(err))
+		if err.Error() != logged {
+			logged = err.Error()
+			h.log.Warn("Failed to watch the health of devices, will retry", "driver", e.driver, "endpoint", e.address, "error", shorten(err))
 		}
 		if !pod.Pause(ctx, listenAgain) {
 			return
@@ -44,39 +73,36 @@ func (m *Manager) watchHealth(ctx context.Context, e *endpoint) {
 }
 
 // listen reads one stream until it fails, and returns the error.
-func (m *Manager) listen(ctx context.Context, e *endpoint, client healthapi.DRAResourceHealthClient) error {
+func (h *healthWatcher) listen(ctx context.Context, e *endpoint, client healthapi.DRAResourceHealthClient) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	stream, err := client.NodeWatchResources(ctx, &healthapi.NodeWatchResourcesRequest{}, grpc.WaitForReady(true))
 	for err == nil {
 		var list *healthapi.NodeWatchResourcesResponse
 		if list, err = stream.Recv(); err == nil {
-			m.healthChanged(e.driver, m.healths.update(e, list.GetDevices(), time.Now()))
-			m.wakeUp() // to schedule the expiry
+			h.publish(e.driver, h.healths.update(e, list.GetDevices(), time.Now()))
+			wakeUp(h.wake) // to schedule the expiry
 		}
 	}
 	return err
 }
 
-// healthChanged wakes the writer of the health file and notifies the affected pods.
-func (m *Manager) healthChanged(driver string, changed map[deviceID]bool) {
+// publish wakes the writer of the health file and notifies the affected pods.
+func (h *healthWatcher) publish(driver string, changed map[deviceID]bool) {
 	if len(changed) == 0 {
 		return
 	}
-	select {
-	case m.healthWake <- struct{}{}:
-	default:
-	}
-	for _, uid := range m.claimCache.podsWith(driver, changed) {
-		m.pods.Publish(uid)
+	wakeUp(h.fileWake)
+	for _, uid := range h.claimCache.podsWith(driver, changed) {
+		h.changed.Publish(uid)
 	}
 }
 
-// expireHealths removes expired reports, and returns the time of the next expiry; zero: never.
-func (m *Manager) expireHealths(now time.Time) time.Time {
-	changed, next := m.healths.expire(now)
+// expire removes expired reports, and returns the time of the next expiry; zero: never.
+func (h *healthWatcher) expire(now time.Time) time.Time {
+	changed, next := h.healths.expire(now)
 	for driver, devices := range changed {
-		m.healthChanged(driver, devices)
+		h.publish(driver, devices)
 	}
 	return next
 }
@@ -136,10 +162,10 @@ func (h *healths) decode(content []byte, now time.Time) error {
 	return nil
 }
 
-func (m *Manager) writeHealths() error {
-	content, err := m.healths.encode()
+func (h *healthWatcher) write() error {
+	content, err := h.healths.encode()
 	if err != nil {
 		return err
 	}
-	return checkpoint.WriteWarm(m.HealthFile, 0o600, content)
+	return checkpoint.WriteWarm(h.path, 0o600, content)
 }

@@ -11,52 +11,52 @@ import (
 // inflight is a lock per claim, held while the claim is prepared or unprepared. Several claims are
 // locked at once, which prevents deadlocks.
 type inflight struct {
-	mu      sync.Mutex
-	airborn map[types.NamespacedName]chan struct{} // guarded by mu; closed on unlock
+	mu     sync.Mutex
+	locked map[types.NamespacedName]chan struct{} // guarded by mu; closed on unlock
 }
 
-// take waits until all the claims are unlocked, and locks them until land is called. It fails when
-// ctx is done.
-func (f *inflight) take(ctx context.Context, keys []types.NamespacedName) (land func(), err error) {
-	mine := make(chan struct{})
+// lock waits until all the claims are unlocked, and locks them until unlock is called. It fails
+// when ctx is done.
+func (f *inflight) lock(ctx context.Context, keys []types.NamespacedName) (unlock func(), err error) {
+	unlocked := make(chan struct{})
 	for {
-		ahead := f.tryTake(keys, mine)
-		if ahead == nil {
-			return func() { f.land(keys, mine) }, nil
+		other := f.tryLock(keys, unlocked)
+		if other == nil {
+			return func() { f.unlock(keys, unlocked) }, nil
 		}
 		select {
-		case <-ahead:
+		case <-other:
 		case <-ctx.Done():
 			return nil, ctx.Err()
 		}
 	}
 }
 
-// tryTake returns nil if it has locked the claims, and else the channel to wait for.
-func (f *inflight) tryTake(keys []types.NamespacedName, mine chan struct{}) (ahead chan struct{}) {
+// tryLock returns nil if it has locked the claims, and else the channel to wait for.
+func (f *inflight) tryLock(keys []types.NamespacedName, unlocked chan struct{}) chan struct{} {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, key := range keys {
-		if other := f.airborn[key]; other != nil {
+		if other := f.locked[key]; other != nil {
 			return other
 		}
 	}
-	if f.airborn == nil {
-		f.airborn = map[types.NamespacedName]chan struct{}{}
+	if f.locked == nil {
+		f.locked = map[types.NamespacedName]chan struct{}{}
 	}
 	for _, key := range keys {
-		f.airborn[key] = mine
+		f.locked[key] = unlocked
 	}
 	return nil
 }
 
-func (f *inflight) land(keys []types.NamespacedName, mine chan struct{}) {
+func (f *inflight) unlock(keys []types.NamespacedName, unlocked chan struct{}) {
 	f.mu.Lock()
 	for _, key := range keys {
-		delete(f.airborn, key)
+		delete(f.locked, key)
 	}
 	f.mu.Unlock()
-	close(mine)
+	close(unlocked)
 }
 
 func compareKeys(a, b types.NamespacedName) int {

@@ -11,7 +11,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	resourcev1 "k8s.io/api/resource/v1"
 
-	"berth/internal/checkpoint"
 	"berth/internal/cluster/kube"
 	"berth/internal/pod"
 	"berth/internal/record/journal"
@@ -49,8 +48,7 @@ type Config struct {
 	Dial func(ctx context.Context, socket string) (net.Conn, error)
 	// Reporting is how much of the devices' health is reported.
 	Reporting Reporting
-	// Journal records decisions about pods. It is optional.
-	Journal *journal.Journal
+	Journal   *journal.Journal
 	// Metrics is the registry for metrics; nil means that they are not registered.
 	Metrics prometheus.Registerer
 	Log     *slog.Logger
@@ -59,21 +57,23 @@ type Config struct {
 // Manager (DRA manager) has the claims of pods prepared and unprepared. It is safe for concurrent
 // use, and is a plugins.Handler for the type DRAPlugin.
 type Manager struct {
-	Config
-	metrics    *metrics
+	api       API // nil: there is no API server
+	reporting Reporting
+	journal   *journal.Journal
+	log       *slog.Logger
+	metrics   *metrics
+
 	claimCache *claimCache
 	inflight   inflight
 	drivers    *drivers
-	wipes      *wipes
+	deletions  *sliceDeletions
 	waits      *waits
 	orphans    orphans
-	healths    *healths
-	pods       pod.Publisher[pod.UID]
+	health     *healthWatcher
+	changed    *pod.Publisher[pod.UID]
 
-	healthFile *checkpoint.Writer
-	healthWake chan struct{} // capacity 1: the health file is out of date
-	wake       chan struct{} // capacity 1: wakes Run
-	running    sync.WaitGroup
+	wake    chan struct{} // capacity 1: wakes Run
+	running sync.WaitGroup
 	// registering serializes the effects of connection changes.
 	registering sync.Mutex
 }
@@ -83,6 +83,8 @@ func New(cfg Config) (*Manager, error) {
 	switch {
 	case cfg.Log == nil:
 		return nil, errors.New("dra: no logger given")
+	case cfg.Journal == nil:
+		return nil, errors.New("dra: no journal given")
 	case cfg.StateFile == "" || cfg.HealthFile == "":
 		return nil, errors.New("dra: StateFile and HealthFile are both needed")
 	case cfg.API != nil && cfg.NodeName == "":
@@ -94,15 +96,23 @@ func New(cfg Config) (*Manager, error) {
 		}
 	}
 	m := &Manager{
-		Config: cfg, claimCache: newClaimCache(cfg.StateFile), healths: &healths{drivers: map[string]*driverHealths{}},
-		healthWake: make(chan struct{}, 1), wake: make(chan struct{}, 1),
+		api: cfg.API, reporting: cfg.Reporting, journal: cfg.Journal, log: cfg.Log,
+		claimCache: newClaimCache(cfg.StateFile), changed: &pod.Publisher[pod.UID]{}, wake: make(chan struct{}, 1),
 	}
 	m.metrics = newMetrics(cfg.Metrics, m.claimCache.inUse)
-	m.drivers = &drivers{dial: cfg.Dial, changed: m.driverChanged, endpoints: map[string][]*endpoint{}}
-	m.wipes = &wipes{api: cfg.API, node: cfg.NodeName, log: cfg.Log, connected: m.drivers.connectedNames, wake: m.wakeUp, byDriver: map[string]*wipe{}}
-	m.waits = &waits{wake: m.pods.Publish, pods: map[pod.UID]*wait{}}
-	m.healthFile = checkpoint.NewWriter(checkpoint.WriterConfig{What: "health of devices", Wake: m.healthWake, Write: m.writeHealths, Log: cfg.Log})
+	m.drivers = &drivers{dial: cfg.Dial, changed: m.driverChanged, metrics: m.metrics, endpoints: map[string][]*endpoint{}}
+	m.deletions = &sliceDeletions{api: cfg.API, node: cfg.NodeName, log: cfg.Log, drivers: m.drivers, wake: m.wake, byDriver: map[string]*sliceDeletion{}}
+	m.waits = &waits{changed: m.changed, pods: map[pod.UID]*wait{}}
+	m.health = newHealthWatcher(cfg.HealthFile, m.claimCache, m.changed, m.wake, cfg.Log)
 	return m, nil
+}
+
+// wakeUp wakes the reader of a channel of capacity 1. It does not block.
+func wakeUp(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
 }
 
 // Load restores the state of an earlier agent or a kubelet. It returns an error if the claim
@@ -112,12 +122,8 @@ func (m *Manager) Load() error {
 	if err := m.claimCache.load(); err != nil {
 		return err
 	}
-	if m.Reporting == ReportNothing {
-		return nil
-	}
-	err := checkpoint.Read(m.HealthFile, "health of devices", func(content []byte) error { return m.healths.decode(content, time.Now()) })
-	if err != nil {
-		m.Log.Warn("health of devices is not known until drivers tell it", "error", err)
+	if m.reporting != ReportNothing {
+		m.health.load()
 	}
 	return nil
 }
@@ -128,10 +134,10 @@ func (m *Manager) Load() error {
 func (m *Manager) Run(ctx context.Context) error {
 	defer m.running.Wait()
 	defer m.drivers.closeAll()
-	if m.Reporting != ReportNothing {
-		m.running.Go(func() { _ = m.healthFile.Run(ctx) }) // only fails with ctx.Err()
+	if m.reporting != ReportNothing {
+		m.running.Go(func() { _ = m.health.file.Run(ctx) }) // only fails with ctx.Err()
 	}
-	m.wipes.plan(allDrivers, time.Now())
+	m.deletions.plan(allDrivers, time.Now())
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
@@ -154,36 +160,36 @@ func (m *Manager) step(ctx context.Context, now time.Time) time.Time {
 		m.attend(ctx, e)
 	}
 	next := m.waits.fire(now)
-	next = earlier(next, m.wipes.fire(ctx, now, m.running.Go))
-	next = earlier(next, m.expireHealths(now))
+	next = earlier(next, m.deletions.fire(ctx, now, m.running.Go))
+	next = earlier(next, m.health.expire(now))
 	try, later := m.orphans.begin(now)
 	if len(try) > 0 {
-		m.running.Go(func() { m.takeBackAll(ctx, try) })
+		m.running.Go(func() { m.releaseAll(ctx, try) })
 	}
 	return earlier(next, later)
 }
 
 // attend starts to follow an endpoint until it is deregistered.
 func (m *Manager) attend(ctx context.Context, e *endpoint) {
-	there, leave := e.whileThere(ctx)
+	ctx, cancel := e.untilDeregistered(ctx)
 	m.running.Go(func() {
-		defer leave(nil)
-		m.drivers.follow(there, e)
+		defer cancel(nil)
+		m.drivers.follow(ctx, e)
 	})
-	if m.Reporting != ReportNothing {
-		m.running.Go(func() { m.watchHealth(there, e) })
+	if m.reporting != ReportNothing {
+		m.running.Go(func() { m.health.watch(ctx, e) })
 	}
 }
 
-// takeBackAll unprepares the claims of orphaned pods.
-func (m *Manager) takeBackAll(ctx context.Context, pods []pod.UID) {
+// releaseAll unprepares the claims of orphaned pods.
+func (m *Manager) releaseAll(ctx context.Context, pods []pod.UID) {
 	var mu sync.Mutex
 	var done []pod.UID // guarded by mu
 	var all sync.WaitGroup
 	for _, uid := range pods {
 		all.Go(func() {
-			if _, err := m.takeBack(ctx, uid); err != nil {
-				m.Log.Warn("claims of a pod that is gone are not taken back, which is tried again", "pod", uid, "error", err)
+			if _, err := m.release(ctx, uid); err != nil {
+				m.log.Warn("claims of a pod that is gone are not taken back, which is tried again", "pod", uid, "error", err)
 				return
 			}
 			mu.Lock()
@@ -193,26 +199,19 @@ func (m *Manager) takeBackAll(ctx context.Context, pods []pod.UID) {
 	}
 	all.Wait()
 	m.orphans.end(done, len(pods), time.Now())
-	m.wakeUp()
-}
-
-func (m *Manager) wakeUp() {
-	select {
-	case m.wake <- struct{}{}:
-	default:
-	}
+	wakeUp(m.wake)
 }
 
 // Subscribe returns an inbox for pods to sync: Prepare has failed and may succeed now, or the
 // health of their devices has changed. It must be called before Run.
 func (m *Manager) Subscribe() *pod.Inbox[pod.UID] {
-	in, _ := m.pods.Subscribe()
+	in, _ := m.changed.Subscribe()
 	return in
 }
 
 // Health returns the error of writing the health file, or nil. An error of the claim checkpoint
 // fails the pod instead.
-func (m *Manager) Health() error { return m.healthFile.Health() }
+func (m *Manager) Health() error { return m.health.file.Health() }
 
 // ValidatePlugin returns an error if no version of the driver is supported or its name is invalid.
 func (m *Manager) ValidatePlugin(name, _ string, versions []string) error {
@@ -225,7 +224,7 @@ func (m *Manager) RegisterPlugin(_ context.Context, name, endpoint string, versi
 	if err := m.drivers.add(name, endpoint, versions); err != nil {
 		return err
 	}
-	m.wipes.dropDone(name)
+	m.deletions.dropDone(name)
 	m.driverChanged(name)
 	return nil
 }
@@ -234,18 +233,17 @@ func (m *Manager) RegisterPlugin(_ context.Context, name, endpoint string, versi
 // the driver is registered again.
 func (m *Manager) DeregisterPlugin(name, endpoint string) { m.drivers.remove(name, endpoint) }
 
-// driverChanged is called when a driver's registration or connection has changed.
 func (m *Manager) driverChanged(name string) {
 	m.registering.Lock()
 	if m.drivers.connected(name) {
-		m.wipes.drop(name)
-		m.waits.happened(driverCause(name))
-		m.orphans.hurry()
+		m.deletions.drop(name)
+		m.waits.resolved(driverCause(name))
+		m.orphans.retryNow()
 	} else {
-		m.wipes.plan(name, time.Now().Add(absence))
+		m.deletions.plan(name, time.Now().Add(absence))
 	}
 	m.registering.Unlock()
-	m.wakeUp()
+	wakeUp(m.wake)
 }
 
 // Retain schedules the unprepare calls for pods of an earlier agent that hold claims and are not in
@@ -256,5 +254,5 @@ func (m *Manager) driverChanged(name string) {
 func (m *Manager) Retain(keep map[pod.UID]bool) {
 	m.waits.retain(keep)
 	m.orphans.set(m.claimCache.orphans(keep))
-	m.wakeUp()
+	wakeUp(m.wake)
 }

@@ -24,7 +24,6 @@ type metrics struct {
 	calls      *prometheus.HistogramVec
 }
 
-// newMetrics registers the metrics of this package. If r is nil, they are not registered.
 func newMetrics(r prometheus.Registerer, inUse func() (map[string]int, int)) *metrics {
 	f := promauto.With(r)
 	if r != nil {
@@ -49,7 +48,6 @@ func newMetrics(r prometheus.Registerer, inUse func() (map[string]int, int)) *me
 // durations are the kubelet's buckets.
 var durations = prometheus.ExponentialBucketsRange(.1, 40, 15)
 
-// operated observes the duration of an operation for one pod.
 func (m *metrics) operated(operation string, took time.Duration, err error) {
 	m.operations.WithLabelValues(operation, strconv.FormatBool(err != nil)).Observe(took.Seconds())
 }
@@ -63,7 +61,6 @@ func (m *metrics) called(driver, method string, took time.Duration, err error) {
 	m.calls.WithLabelValues(driver, path.Base(method), code).Observe(took.Seconds())
 }
 
-// claimsInUse counts claims at collection time.
 type claimsInUse struct {
 	count func() (byDriver map[string]int, all int)
 }

@@ -29,27 +29,27 @@ const (
 // connected, when the claim is released, and after a back-off of 1 s, doubling to 1 min. Pods that
 // share a claim are prepared one after the other.
 func (m *Manager) Prepare(ctx context.Context, p *v1.Pod) error {
-	wants, err := wantsOf(p)
-	if err == nil && len(wants) == 0 {
+	claims, err := podClaimsOf(p)
+	if err == nil && len(claims) == 0 {
 		return nil
 	}
 	began, causes := time.Now(), []string(nil)
 	var made calls
 	if err == nil {
-		made, causes, err = m.prepare(ctx, p, wants)
+		made, causes, err = m.prepare(ctx, p, claims)
 	}
 	if err != nil {
 		err = fmt.Errorf("prepare dynamic resources: %w", err)
 	}
 	m.metrics.operated(prepareOperation, time.Since(began), err)
-	why := describe(wants, made)
+	why := describe(claims, made)
 	switch {
 	case err == nil:
-		m.waits.over(p.UID)
+		m.waits.remove(p.UID)
 	case ctx.Err() == nil:
 		due := m.waits.failed(p.UID, causes, time.Now())
 		why += "; next try at " + due.UTC().Format(time.RFC3339)
-		m.wakeUp()
+		wakeUp(m.wake)
 	}
 	m.record(journal.Subject{UID: p.UID, Namespace: p.Namespace, Name: p.Name}, journal.Entry{
 		Decision: "prepare claims", Why: why, Took: time.Since(began), Error: journal.Error(err),
@@ -58,8 +58,8 @@ func (m *Manager) Prepare(ctx context.Context, p *v1.Pod) error {
 }
 
 // prepare returns the driver calls that were due, and the causes that may make a retry succeed.
-func (m *Manager) prepare(ctx context.Context, p *v1.Pod, wants []want) (made calls, causes []string, err error) {
-	wanted, causes, err := m.read(ctx, p, wants)
+func (m *Manager) prepare(ctx context.Context, p *v1.Pod, claims []podClaim) (made calls, causes []string, err error) {
+	wanted, causes, err := m.read(ctx, p, claims)
 	if err != nil {
 		return nil, causes, err
 	}
@@ -67,11 +67,11 @@ func (m *Manager) prepare(ctx context.Context, p *v1.Pod, wants []want) (made ca
 	for _, a := range wanted {
 		keys = append(keys, a.key)
 	}
-	land, err := m.inflight.take(ctx, keys)
+	unlock, err := m.inflight.lock(ctx, keys)
 	if err != nil {
 		return nil, causes, err
 	}
-	defer land()
+	defer unlock()
 	made, err = m.claimCache.addReferences(p.UID, wanted)
 	if err == nil {
 		err = m.claimCache.save() // before a driver prepares anything that must be unprepared
@@ -80,7 +80,7 @@ func (m *Manager) prepare(ctx context.Context, p *v1.Pod, wants []want) (made ca
 		return nil, causes, err
 	}
 	for _, driver := range slices.Sorted(maps.Keys(made)) {
-		devices, err := m.prepareAt(ctx, driver, made[driver])
+		devices, err := m.drivers.prepare(ctx, driver, made[driver])
 		m.claimCache.setPrepared(driver, devices)
 		if err != nil {
 			return made, causes, errors.Join(err, m.claimCache.save())
@@ -90,14 +90,14 @@ func (m *Manager) prepare(ctx context.Context, p *v1.Pod, wants []want) (made ca
 }
 
 // read reads the claims and validates that the pod may use them. It changes nothing.
-func (m *Manager) read(ctx context.Context, p *v1.Pod, wants []want) (wanted []allocated, causes []string, err error) {
-	if m.API == nil {
+func (m *Manager) read(ctx context.Context, p *v1.Pod, claims []podClaim) (wanted []allocated, causes []string, err error) {
+	if m.api == nil {
 		return nil, nil, errors.New("there is no API server that has claims")
 	}
 	seen := map[types.NamespacedName]bool{}
-	for _, w := range wants {
+	for _, w := range claims {
 		key := types.NamespacedName{Namespace: p.Namespace, Name: w.Claim}
-		c, err := m.API.GetResourceClaim(ctx, key.Namespace, key.Name)
+		c, err := m.api.GetResourceClaim(ctx, key.Namespace, key.Name)
 		if err != nil {
 			return nil, causes, err
 		}
@@ -128,19 +128,19 @@ func (m *Manager) read(ctx context.Context, p *v1.Pod, wants []want) (wanted []a
 // claims may be allocated to other pods. A driver call takes at most 45 s. On an error the inboxes
 // of Subscribe get the pod as with Prepare. It is cheap for a pod without claims.
 func (m *Manager) Unprepare(ctx context.Context, uid pod.UID) error {
-	causes, err := m.takeBack(ctx, uid)
+	causes, err := m.release(ctx, uid)
 	switch {
 	case err == nil:
-		m.waits.over(uid)
+		m.waits.remove(uid)
 	case ctx.Err() == nil:
 		m.waits.failed(uid, causes, time.Now())
-		m.wakeUp()
+		wakeUp(m.wake)
 	}
 	return err
 }
 
-// takeBack implements Unprepare. It also returns the causes that may make a retry succeed.
-func (m *Manager) takeBack(ctx context.Context, uid pod.UID) (causes []string, err error) {
+// release implements Unprepare. It also returns the causes that may make a retry succeed.
+func (m *Manager) release(ctx context.Context, uid pod.UID) (causes []string, err error) {
 	held := m.claimCache.claimsOf(uid)
 	if len(held) == 0 {
 		return nil, m.claimCache.save() // an earlier save may have failed
@@ -151,58 +151,52 @@ func (m *Manager) takeBack(ctx context.Context, uid pod.UID) (causes []string, e
 		err = fmt.Errorf("unprepare dynamic resources: %w", err)
 	}
 	m.metrics.operated(unprepareOperation, time.Since(began), err)
-	if m.Journal != nil {
-		if subject, known := m.Journal.SubjectOf(uid); known {
-			m.record(subject, journal.Entry{Decision: "unprepare claims", Why: join(held), Took: time.Since(began), Error: journal.Error(err)})
-		}
+	if subject, known := m.journal.SubjectOf(uid); known {
+		m.record(subject, journal.Entry{Decision: "unprepare claims", Why: join(held), Took: time.Since(began), Error: journal.Error(err)})
 	}
 	return causes, err
 }
 
 func (m *Manager) unprepare(ctx context.Context, uid pod.UID, held []types.NamespacedName) (causes []string, err error) {
-	land, err := m.inflight.take(ctx, held)
+	unlock, err := m.inflight.lock(ctx, held)
 	if err != nil {
 		return nil, err
 	}
-	defer land()
+	defer unlock()
 	todo, last := m.claimCache.removeReferences(uid, held)
-	kept := map[types.NamespacedName]bool{}
+	failed := map[types.NamespacedName]bool{}
 	var errs []error
 	for _, driver := range slices.Sorted(maps.Keys(todo)) {
-		if err := m.unprepareAt(ctx, driver, todo[driver]); err != nil {
+		if err := m.drivers.unprepare(ctx, driver, todo[driver]); err != nil {
 			errs, causes = append(errs, err), append(causes, driverCause(driver))
 			for _, r := range todo[driver] {
-				kept[r.key] = true
+				failed[r.key] = true
 			}
 		}
 	}
-	free := slices.DeleteFunc(last, func(key types.NamespacedName) bool { return kept[key] })
+	free := slices.DeleteFunc(last, func(key types.NamespacedName) bool { return failed[key] })
 	m.claimCache.remove(free)
 	err = errors.Join(append(errs, m.claimCache.save())...)
 	for _, key := range free {
-		m.waits.happened(claimCause(key))
+		m.waits.resolved(claimCause(key))
 	}
 	return causes, err
 }
 
 func (m *Manager) record(s journal.Subject, e journal.Entry) {
-	if m.Journal == nil {
-		return
-	}
 	e.Time, e.Subject, e.Component = time.Now(), s, "claims"
-	m.Journal.Record(e)
+	m.journal.Record(e)
 }
 
-// describe lists the claims and the called drivers.
-func describe(wants []want, made calls) string {
-	var claims []string
-	for _, w := range wants {
-		claims = append(claims, w.Claim)
+func describe(claims []podClaim, made calls) string {
+	var names []string
+	for _, c := range claims {
+		names = append(names, c.Claim)
 	}
 	if len(made) == 0 {
-		return strings.Join(claims, ", ")
+		return strings.Join(names, ", ")
 	}
-	return strings.Join(claims, ", ") + " by " + strings.Join(slices.Sorted(maps.Keys(made)), ", ")
+	return strings.Join(names, ", ") + " by " + strings.Join(slices.Sorted(maps.Keys(made)), ", ")
 }
 
 func join(keys []types.NamespacedName) string {

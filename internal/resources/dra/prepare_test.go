@@ -13,7 +13,6 @@ import (
 
 	"berth/internal/cluster/kube/kubetest"
 	"berth/internal/record/events/messagestest"
-	"berth/internal/resources/dra"
 	"berth/internal/resources/dra/dratest"
 )
 
@@ -164,9 +163,6 @@ func TestExtendedResources(t *testing.T) {
 			{ContainerName: "main", ResourceName: "example.com/gpu", RequestName: "container-0-request-0"},
 			{ContainerName: "side", ResourceName: "example.com/gpu", RequestName: "container-1-request-0"},
 		}}
-		if !dra.UsesClaims(p) || dra.UsesClaims(newPod("q")) {
-			w.Error("it is not seen who uses claims")
-		}
 		w.prepare(a, p)
 		for i, want := range []string{"[one.example.com/device=x-d0]", "[one.example.com/device=x-d1]"} {
 			devices, err := a.CDIDevices(p, &p.Spec.Containers[i])

@@ -34,7 +34,6 @@ func (m *Manager) CDIDevices(p *v1.Pod, c *v1.Container) ([]string, error) {
 	return out, nil
 }
 
-// devicesOf returns the devices of a request.
 func (m *Manager) devicesOf(p *v1.Pod, r request) ([]Device, error) {
 	all, prepared := m.claimCache.devices(p.UID, types.NamespacedName{Namespace: p.Namespace, Name: r.claim})
 	if !prepared {
@@ -103,7 +102,7 @@ func (d Device) resourceID() v1.ResourceID {
 // (KEP-4680). It returns nil for containers that are not in spec.containers.
 func (m *Manager) AllocatedResourcesStatus(p *v1.Pod, container string) []v1.ResourceStatus {
 	i := slices.IndexFunc(p.Spec.Containers, func(c v1.Container) bool { return c.Name == container })
-	if i < 0 || m.Reporting == ReportNothing {
+	if i < 0 || m.reporting == ReportNothing {
 		return nil
 	}
 	requests, err := requestsOf(p, &p.Spec.Containers[i])
@@ -123,9 +122,9 @@ func (m *Manager) AllocatedResourcesStatus(p *v1.Pod, container string) []v1.Res
 			if slices.ContainsFunc(s.Resources, func(h v1.ResourceHealth) bool { return h.ResourceID == id }) {
 				continue // IDs must be unique in the API
 			}
-			health, message := m.healths.of(d.Driver, deviceID{d.Pool, d.Name}, now)
+			health, message := m.health.healths.of(d.Driver, deviceID{d.Pool, d.Name}, now)
 			h := v1.ResourceHealth{ResourceID: id, Health: health}
-			if message != "" && m.Reporting == ReportAll {
+			if message != "" && m.reporting == ReportAll {
 				h.Message = &message
 			}
 			s.Resources = append(s.Resources, h)

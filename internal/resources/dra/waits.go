@@ -34,7 +34,7 @@ func claimCause(key types.NamespacedName) string { return "claim " + key.String(
 // waits holds the pods whose claims could not be prepared or unprepared. It is safe for concurrent
 // use.
 type waits struct {
-	wake func(pod.UID)
+	changed *pod.Publisher[pod.UID]
 
 	mu   sync.Mutex
 	pods map[pod.UID]*wait // guarded by mu
@@ -54,28 +54,26 @@ func (w *waits) failed(uid pod.UID, causes []string, now time.Time) (due time.Ti
 	return v.due
 }
 
-// over removes the pod.
-func (w *waits) over(uid pod.UID) {
+func (w *waits) remove(uid pod.UID) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	delete(w.pods, uid)
 }
 
-// retain removes all pods that are not in keep.
 func (w *waits) retain(keep map[pod.UID]bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	maps.DeleteFunc(w.pods, func(uid pod.UID, _ *wait) bool { return !keep[uid] })
 }
 
-// happened wakes the pods that wait for the cause.
-func (w *waits) happened(cause string) {
+// resolved wakes the pods that wait for the cause.
+func (w *waits) resolved(cause string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for uid, v := range w.pods {
 		if slices.Contains(v.causes, cause) {
 			v.delay, v.due = 0, time.Time{}
-			w.wake(uid)
+			w.changed.Publish(uid)
 		}
 	}
 }
@@ -91,7 +89,7 @@ func (w *waits) fire(now time.Time) (next time.Time) {
 			next = earlier(next, v.due)
 		default:
 			v.due = time.Time{}
-			w.wake(uid)
+			w.changed.Publish(uid)
 		}
 	}
 	return next
@@ -113,8 +111,8 @@ func (o *orphans) set(pods map[pod.UID]bool) {
 	o.pods, o.delay, o.due = pods, 0, time.Time{}
 }
 
-// hurry makes the pods due now.
-func (o *orphans) hurry() {
+// retryNow makes the pods due now.
+func (o *orphans) retryNow() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.delay, o.due = 0, time.Time{}

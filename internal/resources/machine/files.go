@@ -19,7 +19,6 @@ const (
 	maxID = 1<<16 - 1
 )
 
-// files reads the files of a machine.
 type files struct{ root fs.FS }
 
 // missing reports whether the error means that a file does not exist.

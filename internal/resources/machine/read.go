@@ -83,7 +83,6 @@ func (f files) cpu(id int, online []int) (CPU, error) {
 	return c, nil
 }
 
-// cache is an L3 cache.
 type cache struct {
 	// id is the kernel's ID; -1 if there is none.
 	id int
@@ -246,7 +245,6 @@ func (f files) node(id int, all []int) (Node, error) {
 	return n, nil
 }
 
-// onlyNode reads the memory of a machine whose kernel does not support NUMA.
 func (f files) onlyNode() (Node, error) {
 	memory, err := f.memTotal("proc/meminfo")
 	if err != nil {

@@ -177,8 +177,8 @@ func TestReadOfflineThread(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := m.OnCores(2).String(); got != "2" {
-		t.Errorf("core 2 has the CPUs %q, want 2 alone: %+v", got, m.CPUs)
+	if on := slices.DeleteFunc(slices.Clone(m.CPUs), func(c machine.CPU) bool { return c.Core != 2 }); len(on) != 1 || on[0].ID != 2 {
+		t.Errorf("core 2 has the CPUs %+v, want 2 alone: %+v", on, m.CPUs)
 	}
 }
 
@@ -223,7 +223,7 @@ func TestReadHere(t *testing.T) {
 		t.Errorf("the nodes have %d bytes of memory", memory)
 	}
 	for _, c := range m.CPUs {
-		if _, ok := m.Node(c.Node); !ok {
+		if !slices.ContainsFunc(m.Nodes, func(n machine.Node) bool { return n.ID == c.Node }) {
 			t.Errorf("CPU %d is on node %d, which is none of %+v", c.ID, c.Node, m.Nodes)
 		}
 		if c.Core > c.ID || !m.Online().Contains(c.Core) {

@@ -18,30 +18,9 @@ func (m Machine) OnNodes(ids ...int) cpuset.CPUSet {
 	return m.where(func(c CPU) bool { return slices.Contains(ids, c.Node) })
 }
 
-// OnSockets returns the CPUs of sockets.
-func (m Machine) OnSockets(ids ...int) cpuset.CPUSet {
-	return m.where(func(c CPU) bool { return slices.Contains(ids, c.Socket) })
-}
-
 // OnCaches returns the CPUs of last-level caches.
 func (m Machine) OnCaches(ids ...int) cpuset.CPUSet {
 	return m.where(func(c CPU) bool { return slices.Contains(ids, c.Cache) })
-}
-
-// OnCores returns the CPUs of cores.
-func (m Machine) OnCores(ids ...int) cpuset.CPUSet {
-	return m.where(func(c CPU) bool { return slices.Contains(ids, c.Core) })
-}
-
-// Siblings returns the given CPUs and all CPUs that share a core with them.
-func (m Machine) Siblings(cpus cpuset.CPUSet) cpuset.CPUSet {
-	cores := map[int]bool{}
-	for _, c := range m.CPUs {
-		if cpus.Contains(c.ID) {
-			cores[c.Core] = true
-		}
-	}
-	return m.where(func(c CPU) bool { return cores[c.Core] })
 }
 
 func (m Machine) where(is func(CPU) bool) cpuset.CPUSet {
@@ -86,15 +65,6 @@ func (m Machine) ThreadsPerCore() int {
 		most = max(most, threads[c.Core])
 	}
 	return most
-}
-
-// Node returns the NUMA node with the ID, and whether it exists.
-func (m Machine) Node(id int) (Node, bool) {
-	i := slices.IndexFunc(m.Nodes, func(n Node) bool { return n.ID == id })
-	if i < 0 {
-		return Node{}, false
-	}
-	return m.Nodes[i], true
 }
 
 // String summarizes the machine: "2 sockets, 4 NUMA nodes, 64 cores, 128 CPUs".

@@ -13,6 +13,7 @@ func topology(t *testing.T, m *Manager, policy, scope string) *topologymanager.M
 	t.Helper()
 	tm, err := topologymanager.New(topologymanager.Config{
 		Policy: policy, Scope: scope, Machine: m.cfg.Machine, Providers: []topologymanager.Provider{m},
+		Note: func(*v1.Pod, string, string, string) {},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -76,7 +77,7 @@ func TestUnderATopologyManager(t *testing.T) {
 			again := newManager(t, m.cfg)
 			tm = topology(t, again, topologymanager.SingleNUMANode, tt.scope)
 			for _, p := range pods {
-				if len(again.given[p.UID]) == 0 {
+				if len(again.assigned[p.UID]) == 0 {
 					continue
 				}
 				if err := tm.Readmit(p); err != nil {

@@ -18,7 +18,7 @@ import (
 // node; its sum per type must equal unavailable. The errors are the kubelet's, or name the
 // configuration field.
 func layout(m *machine.Machine, reserved []config.MemoryReservation, unavailable v1.ResourceList) (nodeMap, error) {
-	kept, err := reservedOnNodes(m, reserved)
+	byNode, err := reservedOnNodes(m, reserved)
 	if err != nil {
 		return nil, err
 	}
@@ -27,7 +27,7 @@ func layout(m *machine.Machine, reserved []config.MemoryReservation, unavailable
 	}
 	out := nodeMap{}
 	for _, n := range m.Nodes {
-		state, err := emptyNode(n, kept[n.ID])
+		state, err := emptyNode(n, byNode[n.ID])
 		if err != nil {
 			return nil, err
 		}
@@ -36,7 +36,6 @@ func layout(m *machine.Machine, reserved []config.MemoryReservation, unavailable
 	return out, nil
 }
 
-// reservedOnNodes returns the reserved memory by node.
 func reservedOnNodes(m *machine.Machine, reserved []config.MemoryReservation) (map[int]request, error) {
 	out := map[int]request{}
 	for _, n := range m.Nodes {
@@ -46,7 +45,7 @@ func reservedOnNodes(m *machine.Machine, reserved []config.MemoryReservation) (m
 		out[n.ID] = request{}
 	}
 	for i, r := range reserved {
-		kept, ok := out[int(r.NumaNode)]
+		onNode, ok := out[int(r.NumaNode)]
 		if !ok {
 			return nil, fmt.Errorf("reservedMemory[%d]: the machine has no NUMA node %d", i, r.NumaNode)
 		}
@@ -55,7 +54,7 @@ func reservedOnNodes(m *machine.Machine, reserved []config.MemoryReservation) (m
 			if !isMemory(name) || q.Sign() < 0 {
 				return nil, fmt.Errorf("reservedMemory[%d].limits[%s]: %s is no amount of memory", i, name, q.String())
 			}
-			kept[name] += uint64(q.Value())
+			onNode[name] += uint64(q.Value())
 		}
 	}
 	return out, nil
@@ -94,21 +93,21 @@ func checkSums(reserved []config.MemoryReservation, unavailable v1.ResourceList)
 
 // emptyNode returns the state of a node without allocations. Hugepages are part of its total
 // memory, but not allocatable as memory.
-func emptyNode(n machine.Node, kept request) (nodeState, error) {
+func emptyNode(n machine.Node, reserved request) (nodeState, error) {
 	total := request{v1.ResourceMemory: uint64(n.Memory)}
 	taken := uint64(0)
 	for size, count := range n.HugePages {
 		total[hugePages(size)] = uint64(size * count)
 		taken += uint64(size * count)
 	}
-	for _, name := range slices.Sorted(maps.Keys(kept)) {
-		if _, ok := total[name]; !ok && kept[name] > 0 {
+	for _, name := range slices.Sorted(maps.Keys(reserved)) {
+		if _, ok := total[name]; !ok && reserved[name] > 0 {
 			return nodeState{}, fmt.Errorf("reservedMemory: NUMA node %d has no %s", n.ID, name)
 		}
 	}
 	out := nodeState{MemoryMap: map[v1.ResourceName]memoryTable{}, Cells: []int{n.ID}}
 	for name, size := range total {
-		t := memoryTable{Total: size, SystemReserved: kept[name]}
+		t := memoryTable{Total: size, SystemReserved: reserved[name]}
 		gone := t.SystemReserved
 		if name == v1.ResourceMemory {
 			gone += taken

@@ -48,7 +48,6 @@ type Config struct {
 	StateFile string
 	// Metrics is the registry for metrics; nil means that they are not registered.
 	Metrics prometheus.Registerer
-	// Journal is optional.
 	Journal *journal.Journal
 	Log     *slog.Logger
 }
@@ -62,14 +61,14 @@ type Manager struct {
 	empty   nodeMap // state without allocations; nil without policy Static
 	writing health.Latch
 
-	mu    sync.Mutex
-	nodes nodeMap     // guarded by mu; derived from given
-	given assignments // guarded by mu
+	mu       sync.Mutex
+	nodes    nodeMap     // guarded by mu; derived from assigned
+	assigned assignments // guarded by mu
 }
 
 // New returns a Manager without allocations. It returns an error if the configuration is invalid.
 func New(cfg Config) (*Manager, error) {
-	m := &Manager{cfg: cfg, nodes: nodeMap{}, given: assignments{}}
+	m := &Manager{cfg: cfg, nodes: nodeMap{}, assigned: assignments{}}
 	switch cfg.Policy {
 	case None:
 	case Static:
@@ -97,7 +96,7 @@ func (m *Manager) Load() error {
 	}
 	content, err := os.ReadFile(m.cfg.StateFile)
 	if errors.Is(err, fs.ErrNotExist) {
-		return m.save(m.nodes, m.given)
+		return m.save(m.nodes, m.assigned)
 	}
 	var s state
 	if err == nil {
@@ -124,12 +123,11 @@ func (m *Manager) Load() error {
 	return nil
 }
 
-// save writes the file durably.
-func (m *Manager) save(nodes nodeMap, given assignments) error {
+func (m *Manager) save(nodes nodeMap, assigned assignments) error {
 	if m.cfg.StateFile == "" {
 		return nil
 	}
-	content, err := state{PolicyName: m.cfg.Policy, MachineState: nodes, Entries: given}.encode()
+	content, err := state{PolicyName: m.cfg.Policy, MachineState: nodes, Entries: assigned}.encode()
 	if err != nil {
 		return err
 	}
@@ -141,16 +139,16 @@ func (m *Manager) save(nodes nodeMap, given assignments) error {
 // Persistence returns the error of the last write of the file, or nil.
 func (m *Manager) Persistence() error { return m.writing.Err() }
 
-func (m *Manager) set(nodes nodeMap, given assignments) {
+func (m *Manager) set(nodes nodeMap, assigned assignments) {
 	m.mu.Lock()
-	m.nodes, m.given = nodes, given
+	m.nodes, m.assigned = nodes, assigned
 	m.mu.Unlock()
 }
 
 func (m *Manager) now() (nodeMap, assignments) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.nodes, m.given
+	return m.nodes, m.assigned
 }
 
 // Hints returns the topology hints for the container's request, the same for each type of memory,
@@ -160,8 +158,8 @@ func (m *Manager) Hints(p *v1.Pod, c *v1.Container) topologymanager.Hints {
 	if m.empty == nil || len(want) == 0 || !concerns(p) {
 		return nil
 	}
-	nodes, given := m.now()
-	has := given[p.UID]
+	nodes, assigned := m.now()
+	has := assigned[p.UID]
 	if blocks := has[c.Name]; len(blocks) > 0 {
 		return want.hints([]topologymanager.Hint{{Nodes: blocks[0].nodes(), Preferred: true}})
 	}
@@ -178,9 +176,9 @@ func (m *Manager) PodHints(p *v1.Pod) topologymanager.Hints {
 	if m.empty == nil || len(want) == 0 || !concerns(p) {
 		return nil
 	}
-	nodes, given := m.now()
+	nodes, assigned := m.now()
 	var on []topologymanager.Nodes
-	for _, blocks := range given[p.UID] {
+	for _, blocks := range assigned[p.UID] {
 		for _, b := range blocks {
 			on = append(on, b.nodes())
 		}
@@ -208,15 +206,15 @@ func (m *Manager) Allocate(p *v1.Pod, c *v1.Container, near topologymanager.Hint
 	if m.empty == nil || len(want) == 0 || !concerns(p) {
 		return nil
 	}
-	nodes, given := m.now()
-	has := given[p.UID]
+	nodes, assigned := m.now()
+	has := assigned[p.UID]
 	if _, there := has[c.Name]; there || wasGivenBack(p, c.Name, has) {
 		return nil
 	}
 	m.metrics.requests.Inc()
 	on, err := nodes.place(want, reusable(endedBefore(p, c.Name), has), near)
 	if err == nil {
-		err = m.change(given.with(p.UID, give(p, c.Name, want, on, has)))
+		err = m.change(assigned.with(p.UID, give(p, c.Name, want, on, has)))
 	}
 	if err != nil {
 		m.metrics.errors.Inc()
@@ -227,13 +225,13 @@ func (m *Manager) Allocate(p *v1.Pod, c *v1.Container, near topologymanager.Hint
 }
 
 // change persists and applies the assignments. On an error nothing changes.
-func (m *Manager) change(given assignments) error {
-	nodes, err := m.empty.fill(given)
+func (m *Manager) change(assigned assignments) error {
+	nodes, err := m.empty.fill(assigned)
 	if err == nil {
-		err = m.save(nodes, given)
+		err = m.save(nodes, assigned)
 	}
 	if err == nil {
-		m.set(nodes, given)
+		m.set(nodes, assigned)
 	}
 	return err
 }
@@ -242,34 +240,34 @@ func (m *Manager) change(given assignments) error {
 // container, which have exited. Call it before the container is created. If the write of the file
 // fails, it returns the error and releases nothing.
 func (m *Manager) Creating(p *v1.Pod, container string) error {
-	_, given := m.now()
-	left := maps.Clone(given[p.UID])
+	_, assigned := m.now()
+	left := maps.Clone(assigned[p.UID])
 	for _, ended := range endedBefore(p, container) {
 		delete(left, ended)
 	}
-	if len(left) == len(given[p.UID]) {
+	if len(left) == len(assigned[p.UID]) {
 		return nil
 	}
-	return m.change(given.with(p.UID, left))
+	return m.change(assigned.with(p.UID, left))
 }
 
 // Release releases the memory of the pod. If the file cannot be written, the memory is free
 // nevertheless, and the next change persists it.
 func (m *Manager) Release(uid pod.UID) {
-	_, given := m.now()
-	m.drop(given, func(other pod.UID) bool { return other == uid })
+	_, assigned := m.now()
+	m.drop(assigned, func(other pod.UID) bool { return other == uid })
 }
 
 // Retain releases the memory of all pods that are not in keep.
 func (m *Manager) Retain(keep map[pod.UID]bool) {
-	_, given := m.now()
-	m.drop(given, func(uid pod.UID) bool { return !keep[uid] })
+	_, assigned := m.now()
+	m.drop(assigned, func(uid pod.UID) bool { return !keep[uid] })
 }
 
-func (m *Manager) drop(given assignments, gone func(pod.UID) bool) {
-	rest := maps.Clone(given)
+func (m *Manager) drop(assigned assignments, gone func(pod.UID) bool) {
+	rest := maps.Clone(assigned)
 	maps.DeleteFunc(rest, func(uid pod.UID, _ map[string][]Block) bool { return gone(uid) })
-	if m.empty == nil || len(rest) == len(given) {
+	if m.empty == nil || len(rest) == len(assigned) {
 		return
 	}
 	nodes, err := m.empty.fill(rest)
@@ -296,8 +294,8 @@ func (m *Manager) Nodes(uid pod.UID, container string) []int {
 
 // Memory returns the allocation of a container, by type; nil if there is none.
 func (m *Manager) Memory(uid pod.UID, container string) []Block {
-	_, given := m.now()
-	return slices.Clone(given[uid][container])
+	_, assigned := m.now()
+	return slices.Clone(assigned[uid][container])
 }
 
 // Allocatable returns the allocatable memory, sorted by node and type, including allocated memory.
@@ -348,10 +346,8 @@ func (m *Manager) Nodewise() []NodeMemory {
 }
 
 func (m *Manager) note(p *v1.Pod, container, decision, why string) {
-	if m.cfg.Journal != nil {
-		m.cfg.Journal.Record(journal.Entry{
-			Subject:   journal.Subject{UID: p.UID, Namespace: p.Namespace, Name: p.Name},
-			Component: "memory", Container: container, Decision: decision, Why: why,
-		})
-	}
+	m.cfg.Journal.Record(journal.Entry{
+		Subject:   journal.Subject{UID: p.UID, Namespace: p.Namespace, Name: p.Name},
+		Component: "memory", Container: container, Decision: decision, Why: why,
+	})
 }

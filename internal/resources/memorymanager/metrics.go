@@ -7,7 +7,6 @@ import (
 
 type metrics struct{ requests, errors prometheus.Counter }
 
-// newMetrics registers the metrics of this package. If r is nil, they are not registered.
 func newMetrics(r prometheus.Registerer) *metrics {
 	f := promauto.With(r)
 	return &metrics{

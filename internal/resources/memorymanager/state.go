@@ -21,7 +21,6 @@ type state struct {
 	Checksum     uint64      `json:"checksum"`
 }
 
-// encode returns the content of the file.
 func (s state) encode() ([]byte, error) {
 	s.Checksum = s.sum()
 	return json.Marshal(s)

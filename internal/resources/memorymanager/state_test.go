@@ -85,7 +85,7 @@ func TestDumpIsThatOfTheLibrary(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for _, s := range []state{{PolicyName: Static, MachineState: m.nodes, Entries: m.given}, {PolicyName: None, MachineState: nodeMap{}, Entries: assignments{}}} {
+	for _, s := range []state{{PolicyName: Static, MachineState: m.nodes, Entries: m.assigned}, {PolicyName: None, MachineState: nodeMap{}, Entries: assignments{}}} {
 		c := &MemoryManagerCheckpoint{PolicyName: s.PolicyName, MachineState: NUMANodeMap{}, Entries: ContainerMemoryAssignments{}}
 		for id, n := range s.MachineState {
 			tables := map[v1.ResourceName]*MemoryTable{}

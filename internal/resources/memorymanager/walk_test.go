@@ -92,7 +92,7 @@ func amounts(random *rand.Rand, nodes int) string {
 
 // blocks yields all blocks that containers have.
 func (m *Manager) blocks(yield func(pod.UID, Block)) {
-	for uid, containers := range m.given {
+	for uid, containers := range m.assigned {
 		for _, list := range containers {
 			for _, b := range list {
 				yield(uid, b)
@@ -175,9 +175,9 @@ func TestWalk(t *testing.T) {
 						break
 					}
 				case 5:
-					before := m.given
+					before := m.assigned
 					m = newManager(t, static(nodes, file))
-					if diff := cmp.Diff(before, m.given); diff != "" {
+					if diff := cmp.Diff(before, m.assigned); diff != "" {
 						t.Fatalf("step %d: not the same after a restart: %s", step, diff)
 					}
 					keep := map[pod.UID]bool{}
@@ -194,8 +194,8 @@ func TestWalk(t *testing.T) {
 					m.Retain(keep)
 				}
 				check(t, m, pods, created)
-				if s := read(t, file); cmp.Diff(s.Entries, m.given) != "" || cmp.Diff(s.MachineState, m.nodes) != "" {
-					t.Fatalf("step %d: the file has %v and %v\nwant %v and %v", step, s.Entries, s.MachineState, m.given, m.nodes)
+				if s := read(t, file); cmp.Diff(s.Entries, m.assigned) != "" || cmp.Diff(s.MachineState, m.nodes) != "" {
+					t.Fatalf("step %d: the file has %v and %v\nwant %v and %v", step, s.Entries, s.MachineState, m.assigned, m.nodes)
 				}
 			}
 		}

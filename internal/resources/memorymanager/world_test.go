@@ -15,6 +15,7 @@ import (
 
 	"berth/internal/config"
 	"berth/internal/pod"
+	"berth/internal/record/journal"
 	"berth/internal/resources/machine"
 	"berth/internal/resources/topologymanager"
 )
@@ -47,8 +48,9 @@ func list(text string) v1.ResourceList {
 // static is a configuration that keeps 1Gi on node 0, so that it has 7Gi for containers, and all
 // others 8Gi.
 func static(nodes int, file string) Config {
+	log := slog.New(slog.DiscardHandler)
 	return Config{
-		Policy: Static, Machine: machineOf(nodes), StateFile: file, Log: slog.New(slog.DiscardHandler),
+		Policy: Static, Machine: machineOf(nodes), StateFile: file, Journal: journal.New(log), Log: log,
 		Reserved:                   []config.MemoryReservation{{NumaNode: 0, Limits: list("memory=1Gi")}},
 		NodeAllocatableReservation: list("memory=1Gi cpu=1 hugepages-2Mi=0"),
 	}

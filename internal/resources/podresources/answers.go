@@ -12,7 +12,6 @@ import (
 	"berth/internal/pod/lifecycle"
 )
 
-// holdings are the resources of a pod's containers, by container name.
 type holdings struct {
 	devices map[string][]Device
 	cpus    map[string]cpuset.CPUSet

@@ -18,7 +18,6 @@ type method struct {
 	requests, errors *prometheus.CounterVec
 }
 
-// newMetrics registers the metrics of this package. If r is nil, they are not registered.
 func newMetrics(r prometheus.Registerer) *metrics {
 	f := promauto.With(r)
 	counter := func(name, help string) *prometheus.CounterVec {

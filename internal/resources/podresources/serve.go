@@ -12,7 +12,6 @@ import (
 	"berth/internal/pod"
 )
 
-// serverV1 is version v1 of the API.
 type serverV1 struct {
 	podresourcesv1.UnimplementedPodResourcesListerServer
 	s *Server
@@ -54,7 +53,6 @@ func (v serverV1) GetAllocatableResources(
 	}, nil
 }
 
-// serverV1alpha1 is version v1alpha1 of the API.
 type serverV1alpha1 struct {
 	v1alpha1.UnimplementedPodResourcesListerServer
 	s *Server

@@ -24,7 +24,7 @@ type Config struct {
 	// Metrics is the registry for metrics; nil means that they are not registered.
 	Metrics prometheus.Registerer
 	// Note records a decision about a pod or one of its containers ("": all of them), and the
-	// reason. It is optional.
+	// reason.
 	Note func(p *v1.Pod, container, decision, why string)
 }
 
@@ -46,9 +46,6 @@ func New(cfg Config) (*Manager, error) {
 	m, err := newMerging(&cfg)
 	if err != nil {
 		return nil, err
-	}
-	if cfg.Note == nil {
-		cfg.Note = func(*v1.Pod, string, string, string) {}
 	}
 	return &Manager{cfg: cfg, merging: m, metrics: newMetrics(cfg.Metrics), hints: map[pod.UID]map[string]Hint{}}, nil
 }

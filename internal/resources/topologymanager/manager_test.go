@@ -297,7 +297,7 @@ func TestNewErrors(t *testing.T) {
 
 func TestDescribe(t *testing.T) {
 	var many []Hint
-	for n := range NodesOf(0, 1, 2, 3).Subsets() {
+	for n := range NodesOf(0, 1, 2, 3).SubsetsFrom(1) {
 		many = append(many, Hint{Nodes: n, Preferred: n.Count() == 1})
 	}
 	for _, tt := range []struct {

@@ -87,7 +87,6 @@ type outcome struct {
 	wanted    Nodes
 }
 
-// with returns the outcome with an additional hint.
 func (o outcome) with(h Hint) outcome {
 	o.preferred = o.preferred && h.Preferred
 	if h.Nodes != 0 {
@@ -139,5 +138,4 @@ func (m merging) better(a, b Hint, size int) bool {
 	return a.Nodes.Narrower(b.Nodes)
 }
 
-// resources returns the names of the resources, sorted.
 func (h Hints) resources() []v1.ResourceName { return slices.Sorted(maps.Keys(h)) }

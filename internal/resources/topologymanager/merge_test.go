@@ -239,7 +239,7 @@ func randomHints(random *rand.Rand, all Nodes) []Hints {
 func TestMergeOfManyHints(t *testing.T) {
 	m := mergingOf(t, 8, Restricted, nil)
 	var list []Hint
-	for n := range m.all.Subsets() {
+	for n := range m.all.SubsetsFrom(1) {
 		list = append(list, Hint{Nodes: n, Preferred: n.Count() == 2})
 	}
 	provider := Hints{"a": list, "b": list}
@@ -257,7 +257,7 @@ func TestNodes(t *testing.T) {
 		t.Error("Narrower is not by number, then by value")
 	}
 	var got []string
-	for s := range NodesOf(1, 3, 4).Subsets() {
+	for s := range NodesOf(1, 3, 4).SubsetsFrom(1) {
 		got = append(got, s.String())
 	}
 	if want := []string{"{1}", "{3}", "{4}", "{1,3}", "{1,4}", "{3,4}", "{1,3,4}"}; !slices.Equal(got, want) {
@@ -271,7 +271,7 @@ func TestNodes(t *testing.T) {
 		t.Errorf("subsets from two on are %v, want %v", got, want)
 	}
 	count := 0
-	for s := range Nodes(1<<MaxNodes - 1).Subsets() {
+	for s := range Nodes(1<<MaxNodes - 1).SubsetsFrom(1) {
 		if s.Count() > 2 {
 			break
 		}
@@ -280,7 +280,7 @@ func TestNodes(t *testing.T) {
 	if count != 64+64*63/2 {
 		t.Errorf("%d subsets of one and two of 64 nodes", count)
 	}
-	for range Nodes(0).Subsets() {
+	for range Nodes(0).SubsetsFrom(1) {
 		t.Error("the empty set has a subset that is not empty")
 	}
 }

@@ -13,7 +13,6 @@ type metrics struct {
 	alignment        Alignment
 }
 
-// newMetrics registers the metrics of this package. If r is nil, they are not registered.
 func newMetrics(r prometheus.Registerer) *metrics {
 	f := promauto.With(r)
 	return &metrics{

@@ -57,10 +57,8 @@ func (n Nodes) String() string {
 	return "{" + strings.Join(ids, ",") + "}"
 }
 
-// Subsets yields the 2^Count-1 non-empty subsets of n, narrower ones first.
-func (n Nodes) Subsets() iter.Seq[Nodes] { return n.SubsetsFrom(1) }
-
-// SubsetsFrom is Subsets without the sets of fewer than size nodes.
+// SubsetsFrom yields the subsets of n with at least size nodes, and at least one, narrower ones
+// first.
 func (n Nodes) SubsetsFrom(size int) iter.Seq[Nodes] {
 	return func(yield func(Nodes) bool) {
 		ids := n.List()

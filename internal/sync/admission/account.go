@@ -12,45 +12,41 @@ import (
 // all pods. The stores that decide whether a pod is active, and with which resources, report
 // changed pods; only these are computed again.
 type account struct {
-	cfg   *Config
-	moved []*pod.Inbox[pod.UID]
-	asks  map[pod.UID]ask
-	sum   amounts // of asks
+	cfg      *Config
+	changed  []*pod.Inbox[pod.UID]
+	requests map[pod.UID]podRequests
+	sum      amounts // of requests
 }
 
-// ask holds the requests of one version of a pod. Pods are immutable, so it is valid for the same
-// pointer.
-type ask struct {
+// podRequests holds the requests of one version of a pod. Pods are immutable, so it is valid for
+// the same pointer.
+type podRequests struct {
 	of      *v1.Pod
 	amounts amounts
 }
 
 func newAccount(cfg *Config) account {
-	moved := []*pod.Inbox[pod.UID]{cfg.Pods.Subscribe(), cfg.States.Subscribe(), cfg.Allocations.Subscribe()}
-	if cfg.Observed != nil {
-		moved = append(moved, cfg.Observed.Subscribe())
-	}
+	changed := []*pod.Inbox[pod.UID]{cfg.Pods.Subscribe(), cfg.States.Subscribe(), cfg.Allocations.Subscribe(), cfg.Observed.Subscribe()}
 	for _, p := range cfg.Pods.List() {
-		moved[0].Put(p.UID) // existing pods are not reported
+		changed[0].Put(p.UID) // existing pods are not reported
 	}
-	return account{cfg: cfg, moved: moved, asks: map[pod.UID]ask{}, sum: amounts{}}
+	return account{cfg: cfg, changed: changed, requests: map[pod.UID]podRequests{}, sum: amounts{}}
 }
 
 // others returns the total requests of all active pods except this one.
 func (a *account) others(uid pod.UID) amounts {
-	for _, inbox := range a.moved {
-		for _, moved := range inbox.Take() {
-			a.update(moved)
+	for _, inbox := range a.changed {
+		for _, uid := range inbox.Take() {
+			a.update(uid)
 		}
 	}
 	out := maps.Clone(a.sum)
-	out.subtract(a.asks[uid].amounts)
+	out.subtract(a.requests[uid].amounts)
 	return out
 }
 
-// update recomputes the requests of one pod.
 func (a *account) update(uid pod.UID) {
-	old, now := a.asks[uid], ask{}
+	old, now := a.requests[uid], podRequests{}
 	if p, desired := a.cfg.Pods.Get(uid); desired && a.cfg.isActive(uid) {
 		now.of = a.cfg.Allocations.Apply(p)
 	}
@@ -58,10 +54,10 @@ func (a *account) update(uid pod.UID) {
 	case old.of:
 		return
 	case nil:
-		delete(a.asks, uid)
+		delete(a.requests, uid)
 	default:
 		now.amounts = requestsOf(now.of)
-		a.asks[uid] = now
+		a.requests[uid] = now
 	}
 	a.sum.subtract(old.amounts)
 	a.sum.add(now.amounts)
@@ -76,9 +72,6 @@ func (cfg *Config) isActive(uid pod.UID) bool {
 	}
 	if cfg.Allocations.IsCurrent(uid) {
 		return true
-	}
-	if cfg.Observed == nil {
-		return false
 	}
 	seen, ok := cfg.Observed.Newest(uid)
 	return ok && seen.Active()

@@ -91,7 +91,6 @@ func Handlers() []Handler {
 	}
 }
 
-// judge returns the first rejection of the handlers.
 func judge(handlers []Handler, a Attributes) *Rejection {
 	for _, h := range handlers {
 		if r := h(a); r != nil {

@@ -27,15 +27,6 @@ type Assigner interface {
 	Retain(known map[pod.UID]bool)
 }
 
-// nobody is a no-op Assigner.
-type nobody struct{}
-
-func (nobody) Assign(*v1.Pod) error    { return nil }
-func (nobody) Reassign(*v1.Pod) error  { return nil }
-func (nobody) Release(pod.UID)         {}
-func (nobody) Retain(map[pod.UID]bool) {}
-
-// assign assigns the pod's exclusive resources.
 func (c *Chain) assign(p *v1.Pod) *Rejection {
 	err := c.cfg.Assigner.Assign(p)
 	if err == nil {

@@ -17,7 +17,7 @@ func BenchmarkAdmit(b *testing.B) {
 	n := nodeOf("2", "4Gi", LocalMaxPods)
 	ready := make(chan struct{})
 	close(ready)
-	c := New(Config{
+	c := newChain(Config{
 		Handlers: Handlers(), Ready: ready,
 		Node:   func() (*v1.Node, bool) { return n, true },
 		Reject: func(_ *v1.Pod, r Rejection) { b.Fatal(r) },

@@ -3,7 +3,6 @@ package admission
 import (
 	"context"
 	"fmt"
-	"log/slog"
 	"strings"
 	"sync"
 	"time"
@@ -30,36 +29,33 @@ type Config struct {
 	// Observed has the observed states of pods.
 	Observed Observations
 	// Ended reports whether an earlier agent saw the pod terminate: it no longer needs resources.
-	// Nil: no pod has. It must not block.
+	// It must not block.
 	Ended func(uid pod.UID) bool
 	// Reject records a rejection: status Failed and an event.
 	Reject func(p *v1.Pod, r Rejection)
 
-	// Node returns the newest Node, which is shared and immutable, and whether it is known. If the
-	// func is nil, checks against the Node are skipped.
+	// Node returns the newest Node, which is shared and immutable, and whether it is known.
 	Node func() (*v1.Node, bool)
-	// Refresh reads the Node from the API server, so that Node returns the current one; nil without
-	// an API server. Static pods never wait for it.
+	// Refresh reads the Node from the API server, so that Node returns the current one. Static pods
+	// never wait for it.
 	Refresh func(ctx context.Context) error
-	// Facts returns the current facts of the machine; nil returns the zero Facts.
+	// Facts returns the current facts of the machine.
 	Facts func() Facts
-	// Allocations persists the resources of admitted pods; nil keeps them in memory.
+	// Allocations persists the resources of admitted pods.
 	Allocations *allocation.Allocations
-	// Assigner assigns exclusive resources; nil: there are none.
+	// Assigner assigns exclusive resources.
 	Assigner Assigner
 	// Devices returns, for each extended resource, how many devices pods can use in total: the
-	// healthy ones, and at least as many as are in use. Nil: the Node's counts apply.
+	// healthy ones, and at least as many as are in use. For missing ones, the Node's counts apply.
 	Devices func() map[v1.ResourceName]int64
-	// Wake wakes the worker of a pod whose pending resize was reconsidered; nil: no call. It must
-	// not block.
+	// Wake wakes the worker of a pod whose pending resize was reconsidered. It must not block.
 	Wake func(uid pod.UID)
 	// Preempt enables preemption of other pods for critical pods that lack resources.
 	Preempt bool
-	// Event records an event about a pod; nil: no events.
+	// Event records an event about a pod.
 	Event func(p *v1.Pod, container, eventtype, reason, message string)
 	// Metrics is the registry; nil: metrics are not registered.
 	Metrics prometheus.Registerer
-	// Journal may be nil.
 	Journal *journal.Journal
 }
 
@@ -96,47 +92,17 @@ type Chain struct {
 	cfg     Config
 	metrics *metrics
 
-	deciding sync.Mutex              // serializes decisions: resources are granted once
-	wishes   map[pod.UID]*resizeWish // guarded by deciding; resizes that were not granted
-	account  account                 // guarded by deciding
+	deciding sync.Mutex                 // serializes decisions: resources are granted once
+	pending  map[pod.UID]*pendingResize // guarded by deciding; resizes that were not granted
+	account  account                    // guarded by deciding
 
 	mu      sync.Mutex
 	victims []<-chan struct{} // guarded by mu; each is closed when a preempted pod has terminated
 }
 
-// New returns a chain. Optional dependencies that are nil get defaults.
+// New returns a chain.
 func New(cfg Config) *Chain {
-	if cfg.Node == nil {
-		cfg.Node = func() (*v1.Node, bool) { return &v1.Node{}, true }
-	}
-	if cfg.Pods == nil {
-		cfg.Pods = pod.NewManager()
-	}
-	if cfg.States == nil {
-		cfg.States = pod.NewStates()
-	}
-	if cfg.Facts == nil {
-		cfg.Facts = func() Facts { return Facts{} }
-	}
-	if cfg.Allocations == nil {
-		cfg.Allocations = allocation.New(allocation.Config{})
-	}
-	if cfg.Assigner == nil {
-		cfg.Assigner = nobody{}
-	}
-	if cfg.Devices == nil {
-		cfg.Devices = func() map[v1.ResourceName]int64 { return nil }
-	}
-	if cfg.Event == nil {
-		cfg.Event = func(*v1.Pod, string, string, string, string) {}
-	}
-	if cfg.Journal == nil {
-		cfg.Journal = journal.New(slog.New(slog.DiscardHandler))
-	}
-	if cfg.Wake == nil {
-		cfg.Wake = func(pod.UID) {}
-	}
-	c := &Chain{cfg: cfg, metrics: newMetrics(cfg.Metrics), wishes: map[pod.UID]*resizeWish{}}
+	c := &Chain{cfg: cfg, metrics: newMetrics(cfg.Metrics), pending: map[pod.UID]*pendingResize{}}
 	c.account = newAccount(&c.cfg)
 	return c
 }
@@ -153,15 +119,15 @@ func (c *Chain) Admit(ctx context.Context, p *v1.Pod) (Verdict, error) {
 	case <-ctx.Done():
 		return Verdict{}, ctx.Err()
 	}
-	if c.cfg.Ended != nil && c.cfg.Ended(p.UID) {
+	if c.cfg.Ended(p.UID) {
 		return Verdict{Admitted: true}, nil
 	}
-	if later := c.preemptionUnderWay(); later != nil {
+	if later := c.preemptionInProgress(); later != nil {
 		return Verdict{Later: later}, nil
 	}
 	again := c.cfg.Allocations.WasAdmitted(p.UID)
 	a, r := c.judge(p)
-	if r != nil && r.stale && c.cfg.Refresh != nil && !pod.IsStatic(p) {
+	if r != nil && r.stale && !pod.IsStatic(p) {
 		if err := c.refresh(ctx); err != nil {
 			if ctx.Err() != nil {
 				return Verdict{}, ctx.Err()
@@ -238,7 +204,7 @@ func (c *Chain) Adopt(p *v1.Pod) {
 // Forget drops all state of a removed pod.
 func (c *Chain) Forget(uid pod.UID) {
 	c.deciding.Lock()
-	delete(c.wishes, uid)
+	delete(c.pending, uid)
 	c.cfg.Allocations.Forget(uid)
 	c.deciding.Unlock()
 	c.cfg.Assigner.Release(uid)
@@ -265,7 +231,6 @@ func (c *Chain) attributesLocked(p *v1.Pod) Attributes {
 	return a
 }
 
-// otherPods returns the other active pods with their allocations.
 func (c *Chain) otherPods(uid pod.UID) []*v1.Pod {
 	var out []*v1.Pod
 	for _, o := range c.cfg.Pods.List() {
@@ -276,9 +241,9 @@ func (c *Chain) otherPods(uid pod.UID) []*v1.Pod {
 	return out
 }
 
-// preemptionUnderWay returns a channel that is closed when the next preempted pod has terminated,
+// preemptionInProgress returns a channel that is closed when the next preempted pod has terminated,
 // nil if there is none.
-func (c *Chain) preemptionUnderWay() <-chan struct{} {
+func (c *Chain) preemptionInProgress() <-chan struct{} {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for len(c.victims) > 0 {

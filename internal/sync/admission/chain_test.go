@@ -3,6 +3,7 @@ package admission
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"testing"
 	"testing/synctest"
 
@@ -12,7 +13,9 @@ import (
 
 	"berth/internal/observe/metrics/metricstest"
 	"berth/internal/pod"
+	"berth/internal/pod/allocation"
 	"berth/internal/record/events/messagestest"
+	"berth/internal/record/journal"
 )
 
 // bench is what surrounds a chain: pods that run, pods that were refused, pods that are being
@@ -27,12 +30,52 @@ type bench struct {
 	refresh  func() error
 }
 
+// newChain returns a chain with defaults for what the configuration lacks.
+func newChain(cfg Config) *Chain {
+	cfg.Pods, cfg.States, cfg.Observed = pod.NewManager(), pod.NewStates(), notObserved{}
+	cfg.Ended, cfg.Devices = func(pod.UID) bool { return false }, func() map[v1.ResourceName]int64 { return nil }
+	cfg.Assigner, cfg.Journal = noAssigner{}, journal.New(slog.New(slog.DiscardHandler))
+	if cfg.Node == nil {
+		cfg.Node = func() (*v1.Node, bool) { return &v1.Node{}, true }
+	}
+	if cfg.Refresh == nil {
+		cfg.Refresh = func(context.Context) error { return nil }
+	}
+	if cfg.Facts == nil {
+		cfg.Facts = func() Facts { return Facts{} }
+	}
+	if cfg.Allocations == nil {
+		cfg.Allocations = allocation.New(allocation.Config{})
+	}
+	if cfg.Event == nil {
+		cfg.Event = func(*v1.Pod, string, string, string, string) {}
+	}
+	if cfg.Wake == nil {
+		cfg.Wake = func(pod.UID) {}
+	}
+	return New(cfg)
+}
+
+// noAssigner is a no-op Assigner.
+type noAssigner struct{}
+
+func (noAssigner) Assign(*v1.Pod) error    { return nil }
+func (noAssigner) Reassign(*v1.Pod) error  { return nil }
+func (noAssigner) Release(pod.UID)         {}
+func (noAssigner) Retain(map[pod.UID]bool) {}
+
+// notObserved is a runtime that has no pods.
+type notObserved struct{}
+
+func (notObserved) Newest(pod.UID) (*pod.Status, bool) { return nil, false }
+func (notObserved) Subscribe() *pod.Inbox[pod.UID]     { return pod.NewInbox[pod.UID]() }
+
 func newBench(t *testing.T, active ...*v1.Pod) *bench {
 	t.Helper()
 	b := &bench{node: newNode(), killed: map[pod.UID]chan<- struct{}{}, statuses: map[pod.UID]v1.PodStatus{}}
 	ready := make(chan struct{})
 	close(ready)
-	b.Chain = New(Config{
+	b.Chain = newChain(Config{
 		Handlers: Handlers(), Ready: ready,
 		Reject: func(p *v1.Pod, r Rejection) { b.refused = append(b.refused, p.Name+" "+told(&r)) },
 		Node:   func() (*v1.Node, bool) { return b.node, b.node != nil },
@@ -79,7 +122,7 @@ func (b *bench) admit(t *testing.T, p *v1.Pod) Verdict {
 func TestNobodyIsJudgedBeforeItIsKnownWhatRuns(t *testing.T) {
 	ready := make(chan struct{})
 	asked := 0
-	c := New(Config{
+	c := newChain(Config{
 		Ready: ready, Reject: func(*v1.Pod, Rejection) {},
 		Handlers: []Handler{func(Attributes) *Rejection { asked++; return nil }},
 	})
@@ -130,7 +173,7 @@ func TestFirstRefusalDecides(t *testing.T) {
 
 func TestWithoutANodeNothingOfItIsJudged(t *testing.T) {
 	b := newBench(t)
-	c := New(Config{Handlers: Handlers(), Ready: b.cfg.Ready, Reject: b.cfg.Reject})
+	c := newChain(Config{Handlers: Handlers(), Ready: b.cfg.Ready, Reject: b.cfg.Reject})
 	p := newPod("p", requests("cpu", "100"), func(p *v1.Pod) { p.Spec.NodeName = "other" })
 	if v, err := c.Admit(t.Context(), p); err != nil || !v.Admitted {
 		t.Fatalf("got %+v, %v; refused %q", v, err, b.refused)

@@ -38,7 +38,6 @@ type shortage struct {
 	requested, used, capacity int64
 }
 
-// missing returns how much must be freed.
 func (s shortage) missing() int64 { return s.requested - (s.capacity - s.used) }
 
 func (s shortage) rejection() *Rejection {

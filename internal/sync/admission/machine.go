@@ -40,7 +40,6 @@ func nodeShutdown(a Attributes) *Rejection {
 	return &Rejection{Reason: "NodeShutdown", Message: "Pod was rejected as the node is shutting down."}
 }
 
-// podLevelResources rejects pods with pod-level resources if the feature gate is off.
 func podLevelResources(a Attributes) *Rejection {
 	if !a.Facts.PodLevelResourcesOff || a.Pod.Spec.Resources == nil {
 		return nil

@@ -10,7 +10,6 @@ import (
 
 type metrics struct{ rejections, preemptions, deferredAccepted *prometheus.CounterVec }
 
-// newMetrics registers the metrics of this package; if r is nil, they are not registered.
 func newMetrics(r prometheus.Registerer) *metrics {
 	f := promauto.With(r)
 	return &metrics{

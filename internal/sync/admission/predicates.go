@@ -47,7 +47,6 @@ func predicates(a Attributes) *Rejection {
 	return &first
 }
 
-// operatingSystem rejects pods for another operating system.
 func operatingSystem(a Attributes) *Rejection {
 	if os := a.Pod.Labels[v1.LabelOSStable]; os != "" && os != runtime.GOOS {
 		return &Rejection{Reason: "PodOSSelectorNodeLabelDoesNotMatch", Message: "Failed to admit pod as the `kubernetes.io/os` label doesn't match node label"}
@@ -86,7 +85,6 @@ func nodeAffinity(a Attributes) *Rejection {
 	return r
 }
 
-// nodeName rejects pods for another node.
 func nodeName(a Attributes) *Rejection {
 	if name := a.Pod.Spec.NodeName; name == "" || a.Node.Name == "" || name == a.Node.Name {
 		return nil

@@ -14,8 +14,8 @@ import (
 	"berth/internal/pod/allocation"
 )
 
-// resizeWish is a resize request that was not granted or not decided yet.
-type resizeWish struct {
+// pendingResize is a resize request that was not granted or not decided yet.
+type pendingResize struct {
 	pod   *v1.Pod   // with the resources of its spec
 	since time.Time // time of the first request for more than the allocation
 	// decided: the request was decided since the last change, which was the trigger.
@@ -41,24 +41,24 @@ const (
 // It does not block.
 func (c *Chain) Resize(p *v1.Pod) *v1.Pod {
 	c.deciding.Lock()
-	w, waits := c.wishes[p.UID]
+	w, waits := c.pending[p.UID]
 	switch {
 	case !c.cfg.Allocations.IsWanted(p):
-		delete(c.wishes, p.UID)
+		delete(c.pending, p.UID)
 		c.cfg.Allocations.Refuse(p.UID, nil)
-	case waits && w.decided && allocation.SameWish(w.pod, p):
+	case waits && w.decided && allocation.SameRequest(w.pod, p):
 		w.pod = p
 	case waits:
-		if !allocation.SameWish(w.pod, p) {
+		if !allocation.SameRequest(w.pod, p) {
 			c.warnUndeclared(c.cfg.Allocations.Apply(p), p)
 		}
 		w.pod, w.decided, w.trigger = p, false, PodUpdated
 	default:
 		c.warnUndeclared(c.cfg.Allocations.Apply(p), p)
-		c.wishes[p.UID] = &resizeWish{pod: p, since: time.Now()}
+		c.pending[p.UID] = &pendingResize{pod: p, since: time.Now()}
 	}
 	var woken []pod.UID
-	if len(c.wishes) > 0 {
+	if len(c.pending) > 0 {
 		woken = c.grantLocked()
 	}
 	out := c.cfg.Allocations.Apply(p)
@@ -71,21 +71,21 @@ func (c *Chain) Resize(p *v1.Pod) *v1.Pod {
 func (c *Chain) Allocated(p *v1.Pod) *v1.Pod {
 	c.deciding.Lock()
 	defer c.deciding.Unlock()
-	delete(c.wishes, p.UID)
+	delete(c.pending, p.UID)
 	c.cfg.Allocations.Refuse(p.UID, nil)
 	return c.cfg.Allocations.Apply(p)
 }
 
 // RetryPending reconsiders all deferred resizes after a pod has terminated. It does not block.
-func (c *Chain) RetryPending() { c.decideAnew(PodsRemoved) }
+func (c *Chain) RetryPending() { c.reconsider(PodsRemoved) }
 
 // NodeChanged reconsiders all deferred resizes after a possible change of the node. It does not
 // block.
-func (c *Chain) NodeChanged() { c.decideAnew(NodeChanged) }
+func (c *Chain) NodeChanged() { c.reconsider(NodeChanged) }
 
-func (c *Chain) decideAnew(why Trigger) {
+func (c *Chain) reconsider(why Trigger) {
 	c.deciding.Lock()
-	for _, w := range c.wishes {
+	for _, w := range c.pending {
 		w.decided, w.trigger = false, why
 	}
 	woken := c.grantLocked()
@@ -109,32 +109,32 @@ func (c *Chain) grantLocked() (woken []pod.UID) {
 	default:
 		return nil // the running pods are unknown; RetryPending is called once they are known
 	}
-	if c.preemptionUnderWay() != nil {
+	if c.preemptionInProgress() != nil {
 		return nil // the capacity is reserved; RetryPending follows when a victim has terminated
 	}
 	for again := true; again; {
 		again = false
-		for _, w := range c.rankWishesLocked() {
+		for _, w := range c.rankPendingLocked() {
 			if w.decided {
 				continue
 			}
 			w.decided = true
 			uid := w.pod.UID
 			shrinks := !increases(c.cfg.Allocations.Apply(w.pod), w.pod)
-			granted, news := c.decide(w.pod)
-			if news {
+			granted, changed := c.decide(w.pod)
+			if changed {
 				woken = append(woken, uid)
 			}
 			if !granted {
 				w.deferred = c.cfg.Allocations.IsDeferred(uid)
 				continue
 			}
-			delete(c.wishes, uid)
+			delete(c.pending, uid)
 			if w.deferred {
 				c.metrics.deferredAccepted.WithLabelValues(string(w.trigger)).Inc()
 			}
 			if shrinks { // this frees capacity for others
-				for _, o := range c.wishes {
+				for _, o := range c.pending {
 					o.decided, o.trigger, again = false, PodResized, true
 				}
 				break
@@ -144,15 +144,15 @@ func (c *Chain) grantLocked() (woken []pod.UID) {
 	return woken
 }
 
-// decide grants or refuses a resize; news reports whether the answer changed.
-func (c *Chain) decide(p *v1.Pod) (granted, news bool) {
+// decide grants or refuses a resize; changed reports whether the answer changed.
+func (c *Chain) decide(p *v1.Pod) (granted, changed bool) {
 	refuse := func(reason, why, message string) (bool, bool) {
-		news := c.cfg.Allocations.Refuse(p.UID, &allocation.Pending{Reason: reason, Message: message, Generation: p.Generation})
-		if news {
+		changed := c.cfg.Allocations.Refuse(p.UID, &allocation.Pending{Reason: reason, Message: message, Generation: p.Generation})
+		if changed {
 			c.cfg.Event(p, "", v1.EventTypeWarning, "Resize"+reason, fmt.Sprintf("Pod resize %s: %s", why, allocation.Summary(p, message)))
 			c.note(p, "resize "+reason, message, nil)
 		}
-		return false, news
+		return false, changed
 	}
 	facts := c.cfg.Facts()
 	given := c.cfg.Allocations.Apply(p)
@@ -168,20 +168,20 @@ func (c *Chain) decide(p *v1.Pod) (granted, news bool) {
 	return true, true
 }
 
-// rankWishesLocked returns the requests in the order of decision: those without an increase first,
+// rankPendingLocked returns the requests in the order of decision: those without an increase first,
 // then by priority, QoS class and age.
-func (c *Chain) rankWishesLocked() []*resizeWish {
-	wishes := make([]*resizeWish, 0, len(c.wishes))
-	for _, w := range c.wishes {
-		wishes = append(wishes, w)
+func (c *Chain) rankPendingLocked() []*pendingResize {
+	all := make([]*pendingResize, 0, len(c.pending))
+	for _, w := range c.pending {
+		all = append(all, w)
 	}
-	increase := func(w *resizeWish) int {
+	increase := func(w *pendingResize) int {
 		if increases(c.cfg.Allocations.Apply(w.pod), w.pod) {
 			return 1
 		}
 		return 0
 	}
-	slices.SortFunc(wishes, func(a, b *resizeWish) int {
+	slices.SortFunc(all, func(a, b *pendingResize) int {
 		return cmp.Or(
 			cmp.Compare(increase(a), increase(b)),
 			cmp.Compare(priorityOf(b.pod), priorityOf(a.pod)),
@@ -190,7 +190,7 @@ func (c *Chain) rankWishesLocked() []*resizeWish {
 			cmp.Compare(a.pod.UID, b.pod.UID),
 		)
 	})
-	return wishes
+	return all
 }
 
 func classRank(p *v1.Pod) int {
@@ -256,11 +256,11 @@ func swaps(given, wanted *v1.Pod) bool {
 		for i := range min(len(lists[0]), len(lists[1])) {
 			was, is := &lists[0][i], &lists[1][i]
 			request, limit := was.Resources.Requests[v1.ResourceMemory], was.Resources.Limits[v1.ResourceMemory]
-			wish := is.Resources.Requests[v1.ResourceMemory]
+			requested := is.Resources.Requests[v1.ResourceMemory]
 			restarts := slices.ContainsFunc(is.ResizePolicy, func(p v1.ContainerResizePolicy) bool {
 				return p.ResourceName == v1.ResourceMemory && p.RestartPolicy == v1.RestartContainer
 			})
-			if !restarts && !request.IsZero() && request.Cmp(limit) != 0 && request.Cmp(wish) != 0 {
+			if !restarts && !request.IsZero() && request.Cmp(limit) != 0 && request.Cmp(requested) != 0 {
 				return true
 			}
 		}

@@ -34,7 +34,7 @@ type resizing struct {
 
 func newResizing(t *testing.T) *resizing {
 	r := &resizing{t: t, active: map[string]*v1.Pod{}, ready: make(chan struct{}), node: newNode(), metrics: prometheus.NewRegistry()}
-	r.Chain = New(Config{
+	r.Chain = newChain(Config{
 		Handlers: []Handler{predicates}, Ready: r.ready, Allocations: allocation.New(allocation.Config{}),
 		Node:    func() (*v1.Node, bool) { return r.node, true },
 		Facts:   func() Facts { return r.facts },

@@ -18,12 +18,12 @@ import (
 // before stays.
 func appArmor(a Attributes) *Rejection {
 	phase := a.Pod.Status.Phase
-	asks := findAppArmor(a.Pod)
-	if a.Facts.AppArmor || phase != v1.PodPending && phase != "" || asks == "" {
+	field := findAppArmor(a.Pod)
+	if a.Facts.AppArmor || phase != v1.PodPending && phase != "" || field == "" {
 		return nil
 	}
 	const message = "Cannot enforce AppArmor: AppArmor is not enabled on the host"
-	return &Rejection{Reason: "AppArmor", Message: message, Detail: message + ": " + asks +
+	return &Rejection{Reason: "AppArmor", Message: message, Detail: message + ": " + field +
 		", and /sys/module/apparmor/parameters/enabled is not Y; boot the node with the kernel parameters apparmor=1 security=apparmor, or set the profile to Unconfined"}
 }
 
@@ -57,8 +57,8 @@ func declaredFeatures(a Attributes) *Rejection {
 	if a.Facts.DeclaredFeatures == nil {
 		return nil
 	}
-	asks := nodedeclaredfeatures.PodInfo{Spec: &a.Pod.Spec, Status: &a.Pod.Status}
-	missing := missingFeatures(a.Facts.DeclaredFeatures, func(f nodedeclaredfeatures.Feature) bool { return f.InferForScheduling(&asks) })
+	info := nodedeclaredfeatures.PodInfo{Spec: &a.Pod.Spec, Status: &a.Pod.Status}
+	missing := missingFeatures(a.Facts.DeclaredFeatures, func(f nodedeclaredfeatures.Feature) bool { return f.InferForScheduling(&info) })
 	if len(missing) == 0 {
 		return nil
 	}

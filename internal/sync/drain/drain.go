@@ -46,7 +46,6 @@ type Workers interface {
 	presence
 }
 
-// commands are the updates of workers.
 type commands interface {
 	SyncKnownPods(desired map[pod.UID]*v1.Pod)
 	UpdatePod(o podworkers.UpdatePodOptions)
@@ -54,7 +53,6 @@ type commands interface {
 	WakeAll()
 }
 
-// presence lists the workers.
 type presence interface {
 	All() []pod.UID
 	Has(uid pod.UID) bool
@@ -108,14 +106,14 @@ func (d *Drain) EndPods(ctx context.Context) error {
 	for _, p := range d.Pods.List() {
 		d.Pods.Remove(p)
 	}
-	patient, cancel := context.WithTimeout(ctx, drainLimit)
+	limited, cancel := context.WithTimeout(ctx, drainLimit)
 	defer cancel()
 	d.Workers.SyncKnownPods(nil)
 	d.Workers.WakeAll() // also those that wait to retry a removal
-	unlisted := d.endLeftovers(patient)
+	unlisted := d.endLeftovers(limited)
 	ending := d.Workers.All()
 	containers := d.containerNames()
-	if !d.awaitWorkers(patient) {
+	if !d.awaitWorkers(limited) {
 		d.Log.Warn("pods have not ended, and are forced", "limit", drainLimit, "pods", d.Workers.Len())
 		d.forcePods(ctx, ending)
 	}

@@ -67,7 +67,6 @@ func ofContainer(p cgroups.Process, names map[pod.ContainerID]string) string {
 	return ""
 }
 
-// containerNames returns the names of all containers in the runtime.
 func (d *Drain) containerNames() map[pod.ContainerID]string {
 	out := map[pod.ContainerID]string{}
 	for _, s := range d.Observed.Known() {
@@ -86,7 +85,6 @@ func (d *Drain) nameOf(uid pod.UID) string {
 	return "pod of UID " + string(uid)
 }
 
-// lastError returns the last error in the pod's journal.
 func (d *Drain) lastError(uid pod.UID) string {
 	story, _ := d.Journal.TimelineOf(uid)
 	for _, e := range slices.Backward(story.Entries) {

@@ -3,7 +3,6 @@ package eviction
 import (
 	"context"
 	"fmt"
-	"maps"
 	"time"
 
 	"berth/internal/pod"
@@ -17,7 +16,7 @@ const patience = 5 * time.Minute
 // period of a soft threshold, only hard ones count.
 func nextDue(due []met, granted *kill) *met {
 	for i := range due {
-		if granted == nil || due[i].isHard() {
+		if granted == nil || due[i].threshold.isHard() {
 			return &due[i]
 		}
 	}
@@ -48,9 +47,9 @@ func choose(m *met, pods []candidate) (victim int, err error) {
 	}
 	if held != nil {
 		return -1, fmt.Errorf("%s is met, and pod %s, which uses %s, is ending: it is waited for, as no other one uses as much",
-			m.Threshold.String(), pod.Describe(held.pod), quantity(m.Signal.resource(), held.used))
+			m.threshold.String(), pod.Describe(held.pod), quantity(m.threshold.Signal.resource(), held.used))
 	}
-	return -1, fmt.Errorf("%s is met, and of %d pods that run all are critical", m.Threshold.String(), others)
+	return -1, fmt.Errorf("%s is met, and of %d pods that run all are critical", m.threshold.String(), others)
 }
 
 // end is closed when no container of the pod is running; it is nil without a pod.
@@ -73,74 +72,17 @@ func (l *loop) closeGrant(ctx context.Context) {
 	}
 	l.granted = nil
 	if !k.ended() {
-		l.exceeded(k)
+		l.evictor.exceeded(k)
 	}
 	l.finish(ctx, k)
 }
 
 // finish waits until the resources of an evicted pod are freed.
 func (l *loop) finish(ctx context.Context, k *kill) {
-	l.unended = !k.ended()
-	if l.unended {
+	l.lastHung = !k.ended()
+	if l.lastHung {
 		l.late = k
 	}
 	l.awaitLeaving(ctx)
 	_, _ = l.awaitFreed(ctx, k.signal) // it is read again
-}
-
-// mayEvict reports whether containers of the pod may run, and it is not leaving yet.
-func (m *Manager) mayEvict(uid pod.UID) bool {
-	l, ok := m.Lifecycle(uid)
-	return ok && !m.isLeaving(uid) && (l.State == pod.Syncing || l.State == pod.Terminating)
-}
-
-// stillRuns reports whether the pod is leaving, and containers of it may run.
-func (m *Manager) stillRuns(uid pod.UID) bool {
-	l, ok := m.Lifecycle(uid)
-	return ok && m.isLeaving(uid) && (l.State == pod.Syncing || l.State == pod.Terminating)
-}
-
-// isAsRanked reports whether the pod's state is the same as in candidates.
-func (m *Manager) isAsRanked(c *candidate) bool {
-	if c.leaving {
-		return m.stillRuns(c.pod.UID)
-	}
-	return m.mayEvict(c.pod.UID)
-}
-
-// candidates returns the pods that may be evicted for the threshold, and evicted pods that still
-// run. A hard threshold cuts the grace period of the latter, once.
-func (l *loop) candidates(m *met) []candidate {
-	var out []candidate
-	hurried := l.hurriedStill()
-	for _, p := range l.Pods() {
-		c := newCandidate(l.Allocated(p), m.Signal.resource())
-		c.wanted, c.critical, c.leaving = p, l.IsCritical(p), l.stillRuns(p.UID)
-		switch {
-		case c.leaving:
-			c.ending = !m.isHard() || hurried[p.UID]
-			if since, ok := l.leaving[p.UID]; ok && c.ending && time.Since(since) >= patience {
-				continue
-			}
-		case !l.mayEvict(p.UID):
-			continue
-		}
-		out = append(out, c)
-	}
-	return out
-}
-
-// setHurried marks the pod as limited to the grace period of a hard threshold.
-func (m *Manager) setHurried(uid pod.UID) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.hurried[uid] = true
-}
-
-// hurriedStill returns the marked pods whose containers may run, and drops the others.
-func (m *Manager) hurriedStill() map[pod.UID]bool {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	maps.DeleteFunc(m.hurried, func(uid pod.UID, _ bool) bool { return !m.stillRuns(uid) })
-	return maps.Clone(m.hurried)
 }

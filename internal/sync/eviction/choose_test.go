@@ -21,7 +21,7 @@ func hardAndSoft(t *testing.T, hard Signal, value string, grace time.Duration) [
 }
 
 func TestNextDue(t *testing.T) {
-	soft, hard := met{Threshold: Threshold{Signal: MemoryAvailable, Grace: time.Second}}, met{Threshold: Threshold{Signal: PIDAvailable}}
+	soft, hard := met{threshold: Threshold{Signal: MemoryAvailable, Grace: time.Second}}, met{threshold: Threshold{Signal: PIDAvailable}}
 	for _, tc := range []struct {
 		name    string
 		due     []met
@@ -35,7 +35,7 @@ func TestNextDue(t *testing.T) {
 	} {
 		var got Signal
 		if m := nextDue(tc.due, tc.granted); m != nil {
-			got = m.Signal
+			got = m.threshold.Signal
 		}
 		if got != tc.want {
 			t.Errorf("%s: %q, want %q", tc.name, got, tc.want)
@@ -54,7 +54,7 @@ func TestChoose(t *testing.T) {
 	critical := func(c *candidate) { c.critical = true }
 	ending := func(c *candidate) { c.leaving, c.ending = true, true }
 	leaving := func(c *candidate) { c.leaving = true }
-	m := &met{Threshold: thresholdsOf(t, map[Signal]string{MemoryAvailable: "100Mi"})[0]}
+	m := &met{threshold: thresholdsOf(t, map[Signal]string{MemoryAvailable: "100Mi"})[0]}
 	for _, tc := range []struct {
 		name string
 		pods []candidate

@@ -3,6 +3,7 @@ package eviction
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"slices"
 	"sync"
 	"time"
@@ -14,24 +15,30 @@ import (
 )
 
 const (
-	// walksAtOnce limits the pods whose files are measured concurrently, walkLimit the time for one
+	// maxWalks limits the pods whose files are measured concurrently, walkLimit the time for one
 	// of them, and rankLimit the time for all: the disk fills meanwhile.
-	walksAtOnce, walkLimit, rankLimit = 4, 20 * time.Second, time.Minute
+	maxWalks, walkLimit, rankLimit = 4, 20 * time.Second, time.Minute
 )
 
 // disks reads free disk space, reclaims it, and ranks pods by their files. It belongs to one loop.
 type disks struct {
-	*Manager
+	evaluator *evaluator
+	readings  Readings
+	garbage   Garbage
+	storage   Storage
+	observed  func(uid pod.UID) (*pod.Status, bool)
+	log       *slog.Logger
+
 	places *stats.Places // nil: to be read from the runtime
 	layout layout
 }
 
-// read reads what is available on the file systems. The first reading determines which they are.
-func (d *disks) read(ctx context.Context) (observed, error) {
+// measure reads what is available on the file systems. The first reading determines which they are.
+func (d *disks) measure(ctx context.Context) (reading, error) {
 	if d.places == nil {
-		places, err := d.Readings.Places(ctx)
+		places, err := d.readings.Places(ctx)
 		if err != nil {
-			return nil, err
+			return reading{}, err
 		}
 		d.places = &places
 	}
@@ -45,10 +52,10 @@ func (d *disks) read(ctx context.Context) (observed, error) {
 		{d.places.Images, ImageFsAvailable, ImageFsInodesFree},
 		{d.places.Containers, ContainerFsAvailable, ContainerFsInodesFree},
 	} {
-		fs, err := d.Readings.FileSystem(of.path)
+		fs, err := d.readings.FileSystem(of.path)
 		if err != nil {
 			d.places = nil // they may have changed
-			return nil, err
+			return reading{}, err
 		}
 		devices[i] = fs.Device
 		if fs.Space.Capacity > 0 {
@@ -59,41 +66,38 @@ func (d *disks) read(ctx context.Context) (observed, error) {
 		}
 	}
 	d.layout = computeLayout(devices[0], devices[1], devices[2])
-	thresholds := d.layout.withContainerFs(d.disks.thresholds)
-	d.mu.Lock()
-	d.disks.thresholds = thresholds
-	d.mu.Unlock()
-	return out, nil
+	d.evaluator.setThresholds(d.layout.withContainerFs(d.evaluator.thresholds))
+	return reading{left: out}, nil
 }
 
 // reclaim removes dead containers and unused images from the file system that is short.
 func (d *disks) reclaim(ctx context.Context, m *met) bool {
-	r := d.layout.remedyOf(m.Signal)
+	r := d.layout.remedyOf(m.threshold.Signal)
 	if r.containers {
-		if err := d.Garbage.RemoveDead(ctx); err != nil && ctx.Err() == nil {
-			d.Log.Warn("dead containers are not all removed", "threshold", m.Threshold.String(), "error", err)
+		if err := d.garbage.RemoveDead(ctx); err != nil && ctx.Err() == nil {
+			d.log.Warn("dead containers are not all removed", "threshold", m.threshold.String(), "error", err)
 		}
 	}
 	if r.images {
-		freed, err := d.Garbage.RemoveUnused(ctx)
+		freed, err := d.garbage.RemoveUnused(ctx)
 		if err != nil && ctx.Err() == nil {
-			d.Log.Warn("unused images are not all removed", "threshold", m.Threshold.String(), "error", err)
+			d.log.Warn("unused images are not all removed", "threshold", m.threshold.String(), "error", err)
 		}
 		if freed > 0 {
-			d.Log.Info("removed unused images", "threshold", m.Threshold.String(), "size", quantity(storage, freed))
+			d.log.Info("removed unused images", "threshold", m.threshold.String(), "size", quantity(storage, freed))
 		}
 	}
 	return r.containers || r.images
 }
 
-// rankPods ranks pods by their current files on the file system that is short. A measurement that
+// rank ranks pods by their current files on the file system that is short. A measurement that
 // times out counts with its partial result.
-func (d *disks) rankPods(ctx context.Context, m *met) ([]candidate, error) {
-	what, r := m.Signal.resource(), d.layout.remedyOf(m.Signal)
-	out := d.disks.candidates(m)
+func (d *disks) rank(ctx context.Context, m *met, candidates func() []candidate) ([]candidate, error) {
+	what, r := m.threshold.Signal.resource(), d.layout.remedyOf(m.threshold.Signal)
+	out := candidates()
 	limited, cancel := context.WithTimeout(ctx, rankLimit)
 	defer cancel()
-	slots := make(chan struct{}, walksAtOnce)
+	slots := make(chan struct{}, maxWalks)
 	errs := make([]error, len(out))
 	var walks sync.WaitGroup
 	for i := range out {
@@ -109,15 +113,14 @@ func (d *disks) rankPods(ctx context.Context, m *met) ([]candidate, error) {
 	}
 	errs = slices.DeleteFunc(errs, func(err error) bool { return err == nil })
 	if len(errs) > 0 {
-		d.Log.Warn("files of pods are not all measured: what was not seen of them counts as nothing", "pods", len(errs), "error", errs[0])
+		d.log.Warn("files of pods are not all measured: what was not seen of them counts as nothing", "pods", len(errs), "error", errs[0])
 	}
 	rank(what, out)
 	return out, nil
 }
 
-// measurePod adds the usage of the pod's files.
 func (d *disks) measurePod(ctx context.Context, what v1.ResourceName, of files, c *candidate) error {
-	s, ok := d.Observed(c.pod.UID)
+	s, ok := d.observed(c.pod.UID)
 	if !ok {
 		return nil
 	}
@@ -129,7 +132,7 @@ func (d *disks) measurePod(ctx context.Context, what v1.ResourceName, of files, 
 			extent.Volumes = append(extent.Volumes, v.Name)
 		}
 	}
-	used, err := d.Storage.Local(ctx, c.pod, s, extent)
+	used, err := d.storage.Local(ctx, c.pod, s, extent)
 	c.addFiles(what, of, &used)
 	if err != nil {
 		return fmt.Errorf("pod %s: %w", pod.Describe(c.pod), err)

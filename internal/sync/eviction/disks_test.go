@@ -28,11 +28,11 @@ func TestGarbageIsEnough(t *testing.T) {
 		if n := m.logged("removed unused images"); n != 1 || m.count("walk") != 0 {
 			t.Errorf("%d lines of images in the log, %d walks", n, m.count("walk"))
 		}
-		if got := m.manager.Pressures.Conditions(); len(got) != 1 || got[0] != v1.NodeDiskPressure {
+		if got := m.manager.pressures.Conditions(); len(got) != 1 || got[0] != v1.NodeDiskPressure {
 			t.Errorf("within the transition period %v", got)
 		}
 		time.Sleep(90 * time.Second)
-		if m.manager.Pressures.Has(v1.NodeDiskPressure) {
+		if m.manager.pressures.Has(v1.NodeDiskPressure) {
 			t.Error("the condition outlasts the transition period")
 		}
 	})
@@ -95,7 +95,7 @@ func TestDisksOfTheirOwn(t *testing.T) {
 		time.Sleep(3 * time.Second)
 		var got []string
 		for _, s := range m.manager.States() {
-			got = append(got, s.String())
+			got = append(got, s.Threshold.String())
 		}
 		if diff := cmp.Diff([]string{"nodefs.available<100Mi", "imagefs.available<10%", "containerfs.available<10%"}, got); diff != "" {
 			t.Errorf("thresholds (-want +got):\n%s", diff)
@@ -116,7 +116,7 @@ func TestThresholdThatIsIgnored(t *testing.T) {
 		m.want()
 		var got []string
 		for _, s := range m.manager.States() {
-			got = append(got, fmt.Sprintf("%s %v %v", s.String(), s.Ignored, s.Left.Capacity > 0))
+			got = append(got, fmt.Sprintf("%s %v %v", s.Threshold.String(), s.Ignored, s.Left.Capacity > 0))
 		}
 		if diff := cmp.Diff([]string{"nodefs.available<100Mi false true", "containerfs.available<100Mi false true", "containerfs.available<95% true false"}, got); diff != "" {
 			t.Errorf("thresholds (-want +got):\n%s", diff)
@@ -202,21 +202,21 @@ func TestStateSurvives(t *testing.T) {
 		time.Sleep(30 * time.Minute)
 		since := map[Signal]time.Time{}
 		for _, s := range m.manager.States() {
-			since[s.Signal] = s.Since
+			since[s.Threshold.Signal] = s.Since
 		}
 		stop()
 		m.change(func() { m.fails["use"], m.fails["places"] = errors.New("not yet"), errors.New("not yet") })
 		stop = restart(soft)
 		time.Sleep(20 * time.Minute)
-		if got := m.manager.Pressures.Conditions(); len(got) != 2 {
+		if got := m.manager.pressures.Conditions(); len(got) != 2 {
 			t.Errorf("before a reading the conditions are %v, want both", got)
 		}
 		if len(since) != 3 || since[MemoryAvailable].IsZero() || since[NodeFsAvailable].IsZero() || since[ContainerFsAvailable].IsZero() {
 			t.Errorf("met since %v", since)
 		}
 		for _, s := range m.manager.States() {
-			if !s.Since.Equal(since[s.Signal]) {
-				t.Errorf("%s is met since %s, before since %s", s.Signal, s.Since, since[s.Signal])
+			if !s.Since.Equal(since[s.Threshold.Signal]) {
+				t.Errorf("%s is met since %s, before since %s", s.Threshold.Signal, s.Since, since[s.Threshold.Signal])
 			}
 		}
 		m.change(func() { clear(m.fails) })
@@ -232,7 +232,7 @@ func TestStateSurvives(t *testing.T) {
 		// Nobody looks for memory any more.
 		stop = restart(soft[1:])
 		time.Sleep(time.Hour)
-		if m.manager.Pressures.Has(v1.NodeMemoryPressure) {
+		if m.manager.pressures.Has(v1.NodeMemoryPressure) {
 			t.Error("a condition for which there is no threshold any more lasts for ever")
 		}
 		stop()
@@ -292,7 +292,7 @@ func TestStates(t *testing.T) {
 		left := func() map[Signal]uint64 {
 			out := map[Signal]uint64{}
 			for _, s := range m.manager.States() {
-				out[s.Signal] = s.Left.Capacity
+				out[s.Threshold.Signal] = s.Left.Capacity
 			}
 			return out
 		}
@@ -303,7 +303,7 @@ func TestStates(t *testing.T) {
 		time.Sleep(2 * time.Minute)
 		for _, s := range m.manager.States() {
 			if known := s.Left.Capacity != 0; known != (s.Least() != 0) {
-				t.Errorf("%s: at least %d of %d", s.Signal, s.Least(), s.Left.Capacity)
+				t.Errorf("%s: at least %d of %d", s.Threshold.Signal, s.Least(), s.Left.Capacity)
 			}
 		}
 		if got := left(); got[AllocatableMemoryAvailable] != 0 || got[MemoryAvailable] != 1000*mi {

@@ -56,7 +56,6 @@ type Evictor struct {
 // NewEvictor returns an Evictor. It starts nothing.
 func NewEvictor(cfg EvictorConfig) *Evictor { return &Evictor{cfg, newMetrics(cfg.Metrics)} }
 
-// order describes an eviction.
 type order struct {
 	signal  Signal
 	grace   int64  // seconds
@@ -67,7 +66,6 @@ type order struct {
 	condition   *v1.PodCondition
 }
 
-// kill is an eviction in progress.
 type kill struct {
 	pod    *v1.Pod
 	signal Signal
@@ -128,8 +126,8 @@ func (e *Evictor) await(ctx context.Context, k *kill) {
 	}
 }
 
-// hasten shortens the grace period of an evicted pod to that of a hard threshold.
-func (e *Evictor) hasten(p *v1.Pod, s Signal, why string) *kill {
+// shortenGrace shortens the grace period of an evicted pod to that of a hard threshold.
+func (e *Evictor) shortenGrace(p *v1.Pod, s Signal, why string) *kill {
 	e.note(p, "shorten the grace period of the eviction", why)
 	k := newKill(p, s, hardGrace)
 	e.Killer.EvictPod(p, hardGrace, nil, k.done)
@@ -141,7 +139,6 @@ func (e *Evictor) exceeded(k *kill) {
 	e.Events.AnnotatedEvent(k.pod, nil, v1.EventTypeWarning, exceededGracePeriod, exceededGracePeriodMessage)
 }
 
-// note records a decision about the pod.
 func (e *Evictor) note(p *v1.Pod, decision, why string) {
 	e.Journal.Record(journal.Entry{
 		Subject:   journal.Subject{UID: p.UID, Namespace: p.Namespace, Name: p.Name},

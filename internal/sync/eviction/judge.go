@@ -13,7 +13,6 @@ import (
 // observed has the available amounts by signal, without unreadable signals.
 type observed map[Signal]stats.Amount
 
-// past is the state from earlier readings.
 type past struct {
 	// Since is when each threshold that is met began to be met, by key.
 	Since map[string]time.Time `json:"since"`
@@ -24,19 +23,17 @@ type past struct {
 	Seen map[v1.NodeConditionType]time.Time `json:"seen"`
 }
 
-func (p past) clone() past {
-	return past{maps.Clone(p.Since), maps.Clone(p.Due), maps.Clone(p.Seen)}
+func newPast() past {
+	return past{map[string]time.Time{}, map[string]bool{}, map[v1.NodeConditionType]time.Time{}}
 }
 
-// met is a threshold that is met.
 type met struct {
-	Threshold
-	amount stats.Amount
-	read   time.Time // of the amount
-	since  time.Time
+	threshold Threshold
+	amount    stats.Amount
+	read      time.Time // of the amount
+	since     time.Time
 }
 
-// verdict is the result of a reading.
 type verdict struct {
 	met []met // in order of relief
 	// due are those that must be relieved now.
@@ -50,7 +47,7 @@ type verdict struct {
 // unreadable does not change. A condition begins as soon as a threshold is met, also a soft one,
 // and lasts for the transition period after the last threshold was met.
 func judge(before past, ts []Threshold, left observed, transition time.Duration, now time.Time) (past, verdict) {
-	after := past{Since: map[string]time.Time{}, Due: map[string]bool{}, Seen: map[v1.NodeConditionType]time.Time{}}
+	after := newPast()
 	v := verdict{conditions: map[v1.NodeConditionType]bool{}}
 	wake := func(at time.Time) {
 		if v.next.IsZero() || at.Before(v.next) {
@@ -61,8 +58,8 @@ func judge(before past, ts []Threshold, left observed, transition time.Duration,
 	for _, t := range ts {
 		key := t.key()
 		since, wasMet := before.Since[key]
-		room, told := left[t.Signal]
-		if !told {
+		amount, ok := left[t.Signal]
+		if !ok {
 			if wasMet {
 				after.Since[key] = since
 			}
@@ -71,11 +68,11 @@ func judge(before past, ts []Threshold, left observed, transition time.Duration,
 			}
 			continue
 		}
-		least := t.Value.of(room.Capacity)
+		least := t.Value.of(amount.Capacity)
 		if before.Due[key] {
-			least += t.MinReclaim.of(room.Capacity)
+			least += t.MinReclaim.of(amount.Capacity)
 		}
-		if room.Available >= least {
+		if amount.Available >= least {
 			continue
 		}
 		if !wasMet || since.After(now) {
@@ -83,7 +80,7 @@ func judge(before past, ts []Threshold, left observed, transition time.Duration,
 		}
 		after.Since[key] = since
 		after.Seen[t.Signal.condition()], v.conditions[t.Signal.condition()] = now, true
-		m := met{t, room, now, since}
+		m := met{t, amount, now, since}
 		v.met = append(v.met, m)
 		if due := since.Add(t.Grace); due.After(now) {
 			wake(due)
@@ -115,7 +112,7 @@ func judge(before past, ts []Threshold, left observed, transition time.Duration,
 // period, so that no eviction is needed.
 func isRelieved(ts []Threshold, left observed) bool {
 	return !slices.ContainsFunc(ts, func(t Threshold) bool {
-		room, told := left[t.Signal]
-		return told && room.Available < t.Value.of(room.Capacity)+t.MinReclaim.of(room.Capacity)
+		amount, ok := left[t.Signal]
+		return ok && amount.Available < t.Value.of(amount.Capacity)+t.MinReclaim.of(amount.Capacity)
 	})
 }

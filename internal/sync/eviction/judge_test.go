@@ -107,7 +107,7 @@ func TestJudge(t *testing.T) {
 				names := func(of []met) string {
 					var out []string
 					for i := range of {
-						out = append(out, string(of[i].Signal))
+						out = append(out, string(of[i].threshold.Signal))
 					}
 					return strings.Join(out, " ")
 				}

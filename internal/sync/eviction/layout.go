@@ -75,7 +75,6 @@ func (l layout) remedyOf(s Signal) remedy {
 	return remedy{containers: true, rank: rootfs | logs | volumes}
 }
 
-// isProcesses reports whether the threshold is of memory or tasks.
 func isProcesses(t Threshold) bool {
 	return t.Signal.resource() == memory || t.Signal.resource() == pids
 }

@@ -23,15 +23,16 @@ func (l *loop) awaitFreed(ctx context.Context, s Signal) (observed, error) {
 	step := time.NewTicker(settleStep)
 	defer step.Stop()
 	var most uint64
-	for grew := time.Now(); ; {
-		left, err := l.measure(ctx)
-		if err != nil || isRelieved(l.thresholds, left) {
+	for grewAt := time.Now(); ; {
+		r, err := l.resources.measure(ctx)
+		left := r.left
+		if err != nil || isRelieved(l.evaluator.thresholds, left) {
 			return left, err
 		}
 		if now := left[s].Available; now > most {
-			most, grew = now, time.Now()
+			most, grewAt = now, time.Now()
 		}
-		if time.Since(grew) >= l.quiet {
+		if time.Since(grewAt) >= l.quiet {
 			return left, nil
 		}
 		select {
@@ -46,8 +47,8 @@ func (l *loop) awaitFreed(ctx context.Context, s Signal) (observed, error) {
 // released their resources. It returns false if there are none.
 func (l *loop) awaitLeaving(ctx context.Context) bool {
 	leaving := map[pod.UID]time.Time{}
-	for _, p := range l.Pods() {
-		if l.isLeaving(p.UID) && !l.isGranted(p.UID) {
+	for _, p := range l.pods.list() {
+		if l.pods.isLeaving(p.UID) && !l.isGranted(p.UID) {
 			since, ok := l.leaving[p.UID]
 			if !ok {
 				since = time.Now()
@@ -73,15 +74,9 @@ func (l *loop) awaitLeaving(ctx context.Context) bool {
 // anyLeaves reports whether one of the leaving pods is still waited for.
 func (l *loop) anyLeaves() bool {
 	for uid, since := range l.leaving {
-		if time.Since(since) < l.settle && l.isLeaving(uid) {
+		if time.Since(since) < l.settle && l.pods.isLeaving(uid) {
 			return true
 		}
 	}
 	return false
-}
-
-// isLeaving reports whether the pod is evicted or has terminated, and is not cleaned up yet.
-func (m *Manager) isLeaving(uid pod.UID) bool {
-	at, known := m.Lifecycle(uid)
-	return (known && at.Evicted || m.Ended(uid)) && at.State != pod.Finished
 }

@@ -22,7 +22,6 @@ type limits struct {
 	ephemeral []string
 }
 
-// limit is an amount that must not be exceeded.
 type limit struct {
 	name string // of the volume or container; "" for the pod
 	most resource.Quantity
@@ -59,7 +58,6 @@ func computeLimits(p *v1.Pod) (memory, disk limits) {
 	return memory, disk
 }
 
-// none reports whether there are no limits.
 func (l *limits) none() bool { return len(l.volumes) == 0 && l.pod == nil && len(l.containers) == 0 }
 
 // extent returns what must be measured to check the limits.
@@ -76,7 +74,6 @@ func (l *limits) extent() stats.Extent {
 	return e
 }
 
-// excess is a limit that is exceeded.
 type excess struct {
 	signal  Signal
 	message string // the kubelet's wording
@@ -91,7 +88,7 @@ func (e *excess) why() string {
 // there is none. headroom is how many bytes can be written before a limit can be exceeded.
 func computeExcess(l *limits, u *stats.Local) (first *excess, headroom uint64) {
 	headroom = math.MaxUint64
-	look := func(used uint64, most limit, signal Signal, format string, args ...any) {
+	check := func(used uint64, most limit, signal Signal, format string, args ...any) {
 		bound := uint64(max(most.most.Value(), 0))
 		if used <= bound {
 			headroom = min(headroom, bound-used)
@@ -103,7 +100,7 @@ func computeExcess(l *limits, u *stats.Local) (first *excess, headroom uint64) {
 		}
 	}
 	for _, v := range l.volumes {
-		look(u.Volumes[v.name].Bytes, v, EmptyDirLimit, "Usage of EmptyDir volume %q exceeds the limit %q. ", v.name)
+		check(u.Volumes[v.name].Bytes, v, EmptyDirLimit, "Usage of EmptyDir volume %q exceeds the limit %q. ", v.name)
 	}
 	if l.pod != nil {
 		used := u.Own.Bytes
@@ -113,7 +110,7 @@ func computeExcess(l *limits, u *stats.Local) (first *excess, headroom uint64) {
 		for _, name := range l.ephemeral {
 			used += u.Volumes[name].Bytes
 		}
-		look(used, *l.pod, PodLimit, "Pod ephemeral local storage usage exceeds the total limit of containers %s. ")
+		check(used, *l.pod, PodLimit, "Pod ephemeral local storage usage exceeds the total limit of containers %s. ")
 	}
 	for _, c := range l.containers {
 		files := u.Containers[c.name]
@@ -121,7 +118,7 @@ func computeExcess(l *limits, u *stats.Local) (first *excess, headroom uint64) {
 		if !files.Dedicated {
 			used += files.Rootfs.Bytes
 		}
-		look(used, c, ContainerLimit, "Container %s exceeded its local ephemeral storage limit %q. ", c.name)
+		check(used, c, ContainerLimit, "Container %s exceeded its local ephemeral storage limit %q. ", c.name)
 	}
 	return first, headroom
 }

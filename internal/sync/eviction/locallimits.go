@@ -29,7 +29,7 @@ type Lifecycles interface {
 
 // LimitsConfig holds the dependencies of LocalLimits. Its functions do not block.
 type LimitsConfig struct {
-	*Evictor
+	Evictor    *Evictor
 	Lifecycles Lifecycles
 	// Pod returns a desired pod, Allocated that pod with its allocation, and Observed its newest
 	// observed state.
@@ -50,12 +50,11 @@ type LocalLimits struct {
 	pods    map[pod.UID]*limited // running pods with limits; owned by Run
 }
 
-// limited is a pod with limits.
 type limited struct {
 	pod          *v1.Pod
 	memory, disk limits
 	last         walk
-	spared       Signal // the signal of the reported excess of a critical pod
+	reported     Signal // the signal of the reported excess of a critical pod
 	failed       bool   // a failed measurement was logged
 }
 
@@ -132,15 +131,15 @@ func (m *LocalLimits) round(ctx context.Context) {
 		at, _ := m.Lifecycles.Get(l.pod.UID)
 		switch {
 		case e == nil || !ok || at.Evicted:
-		case m.IsCritical(p):
-			m.spare(l, e)
+		case m.Evictor.IsCritical(p):
+			m.reportCritical(l, e)
 		default:
 			delete(m.pods, p.UID)
 			kills = append(kills, m.evict(p, e))
 		}
 	}
 	for _, k := range kills {
-		m.await(ctx, k)
+		m.Evictor.await(ctx, k)
 	}
 }
 
@@ -172,7 +171,7 @@ func (m *LocalLimits) measure(ctx context.Context, l *limited, of *limits) (*exc
 	used, err := m.Storage.Local(ctx, l.pod, s, of.extent())
 	if err != nil {
 		if !l.failed && ctx.Err() == nil {
-			m.Log.Warn("local storage of a pod cannot be measured: it is not held to its limits", "pod", pod.Describe(l.pod), "error", err)
+			m.Evictor.Log.Warn("local storage of a pod cannot be measured: it is not held to its limits", "pod", pod.Describe(l.pod), "error", err)
 		}
 		l.failed = true
 		return nil, walk{}
@@ -183,30 +182,30 @@ func (m *LocalLimits) measure(ctx context.Context, l *limited, of *limits) (*exc
 
 // newSpaces returns a function that caches the free space of each file system.
 func (m *LocalLimits) newSpaces() func(stats.Space) (uint64, bool) {
-	asked := map[uint64]uint64{}
+	cached := map[uint64]uint64{}
 	return func(s stats.Space) (uint64, bool) {
-		if free, ok := asked[s.Device]; ok {
+		if free, ok := cached[s.Device]; ok {
 			return free, true
 		}
 		now, err := m.Space(s.Path)
 		if err != nil || now.Device != s.Device {
 			return 0, false
 		}
-		asked[s.Device] = now.Free
+		cached[s.Device] = now.Free
 		return now.Free, true
 	}
 }
 
-// spare reports, once, that a critical pod exceeds a limit.
-func (m *LocalLimits) spare(l *limited, e *excess) {
-	if l.spared == e.signal {
+// reportCritical reports, once, that a critical pod exceeds a limit.
+func (m *LocalLimits) reportCritical(l *limited, e *excess) {
+	if l.reported == e.signal {
 		return
 	}
-	l.spared = e.signal
-	m.Log.Error("cannot evict a critical pod", "pod", pod.Describe(l.pod), "signal", e.signal, "exceeded", e.message)
-	m.note(l.pod, "leave the pod as it is: it is critical", e.why())
+	l.reported = e.signal
+	m.Evictor.Log.Error("cannot evict a critical pod", "pod", pod.Describe(l.pod), "signal", e.signal, "exceeded", e.message)
+	m.Evictor.note(l.pod, "leave the pod as it is: it is critical", e.why())
 }
 
 func (m *LocalLimits) evict(p *v1.Pod, e *excess) *kill {
-	return m.begin(p, &order{signal: e.signal, grace: hardGrace, message: e.message, why: e.why()})
+	return m.Evictor.begin(p, &order{signal: e.signal, grace: hardGrace, message: e.message, why: e.why()})
 }

@@ -3,6 +3,7 @@ package eviction
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"maps"
 	"slices"
 	"sync"
@@ -51,7 +52,7 @@ type Kernel interface {
 
 // Config holds the dependencies of a Manager. Its functions do not block.
 type Config struct {
-	*Evictor
+	Evictor *Evictor
 	// Thresholds are those of the configuration; none: nothing is evicted.
 	Thresholds []Threshold
 	// Transition is how long a condition lasts after the last threshold was met
@@ -83,20 +84,19 @@ type Config struct {
 // Manager is evictionManager: it monitors available memory, tasks and disk space, and evicts pods
 // before they run out.
 type Manager struct {
-	Config
-	file *checkpoint.WarmFile[past]
+	// Thresholds are those of the configuration.
+	Thresholds []Threshold
+
+	ignored    []Threshold
+	transition time.Duration
+	pressures  *Pressures
+	log        *slog.Logger
+	file       *checkpoint.WarmFile[past]
 	// processes handles memory and tasks, disks handles disks: measuring files does not delay
 	// memory.
 	processes, disks *loop
-	ignored          []Threshold
+	ready            <-chan struct{}
 	loaded           chan struct{} // closed by Load
-
-	mu   sync.Mutex
-	past past                   // guarded by mu; of both loops
-	last map[Signal]Observation // guarded by mu; the last reading
-	// hurried are evicted pods whose grace period is at most that of a hard threshold; guarded by
-	// mu.
-	hurried map[pod.UID]bool
 }
 
 // Observation is the available amount of a signal at its last reading.
@@ -107,19 +107,13 @@ type Observation struct {
 
 // New returns a Manager.
 func New(cfg Config) *Manager {
-	m := &Manager{Config: cfg, loaded: make(chan struct{}), last: map[Signal]Observation{}, hurried: map[pod.UID]bool{}}
+	m := &Manager{
+		Thresholds: cfg.Thresholds, transition: cfg.Transition, pressures: cfg.Pressures, log: cfg.Evictor.Log, ready: cfg.Ready, loaded: make(chan struct{}),
+	}
 	m.file = checkpoint.NewFile(checkpoint.FileConfig[past]{
-		Path: cfg.Path, Version: fileVersion, What: "thresholds of eviction that are met", Log: cfg.Log,
-		Content: func() past {
-			m.mu.Lock()
-			defer m.mu.Unlock()
-			return m.past.clone()
-		},
+		Path: cfg.Path, Version: fileVersion, What: "thresholds of eviction that are met", Log: m.log, Content: m.past,
 	})
-	m.processes = &loop{Manager: m, reported: map[string]error{}, measure: m.readProcesses, rank: m.rankProcesses, settle: settleProcesses, quiet: quietProcesses, conditions: []v1.NodeConditionType{v1.NodeMemoryPressure, v1.NodePIDPressure}}
-	m.disks = &loop{Manager: m, reported: map[string]error{}, settle: settleDisks, quiet: quietDisks, conditions: []v1.NodeConditionType{v1.NodeDiskPressure}}
-	d := &disks{Manager: m}
-	m.disks.measure, m.disks.rank, m.disks.reclaim = d.read, d.rankPods, d.reclaim
+	var processThresholds, diskThresholds []Threshold
 	for _, t := range cfg.Thresholds {
 		if isContainerFs(t) {
 			m.ignored = append(m.ignored, t)
@@ -127,15 +121,45 @@ func New(cfg Config) *Manager {
 	}
 	for _, t := range (layout{}).withContainerFs(cfg.Thresholds) {
 		if isProcesses(t) {
-			m.processes.thresholds = append(m.processes.thresholds, t)
+			processThresholds = append(processThresholds, t)
 		} else {
-			m.disks.thresholds = append(m.disks.thresholds, t)
+			diskThresholds = append(diskThresholds, t)
 		}
 	}
-	if cfg.Kernel != nil && slices.ContainsFunc(m.processes.thresholds, func(t Threshold) bool { return t.Signal.resource() == memory }) {
+	evaluatorOf := func(ts []Threshold, conditions ...v1.NodeConditionType) *evaluator {
+		return &evaluator{
+			conditions: conditions, transition: cfg.Transition, pressures: cfg.Pressures, changed: cfg.Changed, file: m.file, log: m.log,
+			thresholds: ts, last: map[Signal]Observation{},
+		}
+	}
+	pods := &podView{
+		list: cfg.Pods, allocated: cfg.Allocated, lifecycle: cfg.Lifecycle, ended: cfg.Ended, isCritical: cfg.Evictor.IsCritical, shortened: map[pod.UID]bool{},
+	}
+	m.processes = &loop{
+		evictor: cfg.Evictor, evaluator: evaluatorOf(processThresholds, v1.NodeMemoryPressure, v1.NodePIDPressure), resources: &processes{readings: cfg.Readings},
+		pods: pods, readings: cfg.Readings, maxGrace: cfg.MaxGrace, settle: settleProcesses, quiet: quietProcesses, kernel: noKernel{}, reported: map[string]error{},
+	}
+	if cfg.Kernel != nil && slices.ContainsFunc(processThresholds, func(t Threshold) bool { return t.Signal.resource() == memory }) {
 		m.processes.kernel = cfg.Kernel
 	}
+	ev := evaluatorOf(diskThresholds, v1.NodeDiskPressure)
+	m.disks = &loop{
+		evictor: cfg.Evictor, evaluator: ev, pods: pods, readings: cfg.Readings, maxGrace: cfg.MaxGrace, settle: settleDisks, quiet: quietDisks, kernel: noKernel{},
+		resources: &disks{evaluator: ev, readings: cfg.Readings, garbage: cfg.Garbage, storage: cfg.Storage, observed: cfg.Observed, log: m.log},
+		reported:  map[string]error{},
+	}
 	return m
+}
+
+func (m *Manager) past() past {
+	out := newPast()
+	for _, l := range []*loop{m.processes, m.disks} {
+		part := l.evaluator.current()
+		maps.Copy(out.Since, part.Since)
+		maps.Copy(out.Due, part.Due)
+		maps.Copy(out.Seen, part.Seen)
+	}
+	return out
 }
 
 // Load reads the state of an earlier agent. A condition that it saw lasts, as if it was seen now,
@@ -143,29 +167,29 @@ func New(cfg Config) *Manager {
 func (m *Manager) Load() error {
 	defer close(m.loaded)
 	for i := range m.ignored {
-		m.Log.Error("a threshold is ignored: that of the file system of writable layers is the one of nodefs or imagefs, whichever that is; set these", "threshold", m.ignored[i].String())
+		m.log.Error("a threshold is ignored: that of the file system of writable layers is the one of nodefs or imagefs, whichever that is; set these", "threshold", m.ignored[i].String())
 	}
 	p, err := m.file.Load()
 	now := time.Now()
-	kept := map[v1.NodeConditionType]time.Time{} // of conditions that still have a threshold
+	seenAt := map[v1.NodeConditionType]time.Time{} // of conditions that still have a threshold
 	for _, t := range m.Thresholds {
 		c := t.Signal.condition()
-		if seen, ok := p.Seen[c]; ok && kept[c].IsZero() {
-			kept[c] = seen
+		if seen, ok := p.Seen[c]; ok && seenAt[c].IsZero() {
+			seenAt[c] = seen
 		}
 		if _, ok := p.Since[t.key()]; ok {
-			kept[c] = now
+			seenAt[c] = now
 		}
 	}
-	p.Seen = kept
+	p.Seen = seenAt
 	conditions := map[v1.NodeConditionType]bool{}
 	for c, seen := range p.Seen {
-		conditions[c] = seen.Add(m.Transition).After(now)
+		conditions[c] = seen.Add(m.transition).After(now)
 	}
-	m.mu.Lock()
-	m.past = p
-	m.mu.Unlock()
-	m.Pressures.set(slices.Collect(maps.Keys(conditions)), conditions)
+	for _, l := range []*loop{m.processes, m.disks} {
+		l.evaluator.restore(p)
+	}
+	m.pressures.set(slices.Collect(maps.Keys(conditions)), conditions)
 	if err != nil {
 		return fmt.Errorf("resetting the node conditions: %w", err)
 	}
@@ -177,7 +201,7 @@ func (m *Manager) Health() error { return m.file.Writer.Health() }
 
 // Run evicts pods until ctx is done, once Load has returned.
 func (m *Manager) Run(ctx context.Context) error {
-	for _, ready := range []<-chan struct{}{m.loaded, m.Ready} {
+	for _, ready := range []<-chan struct{}{m.loaded, m.ready} {
 		select {
 		case <-ready:
 		case <-ctx.Done():
@@ -187,7 +211,7 @@ func (m *Manager) Run(ctx context.Context) error {
 	var loops sync.WaitGroup
 	loops.Go(func() { _ = m.file.Writer.Run(ctx) })
 	for _, l := range []*loop{m.processes, m.disks} {
-		if len(l.thresholds) > 0 {
+		if len(l.evaluator.thresholds) > 0 {
 			loops.Go(func() { l.run(ctx) })
 		}
 	}
@@ -196,90 +220,9 @@ func (m *Manager) Run(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// judge compares a loop's reading with its thresholds, and stores and publishes the result.
-func (m *Manager) judge(l *loop, left observed) verdict {
-	now := time.Now()
-	m.mu.Lock()
-	for _, t := range l.thresholds {
-		delete(m.last, t.Signal)
-	}
-	for s, r := range left {
-		m.last[s] = Observation{r, now}
-	}
-	before := m.past.only(l)
-	after, v := judge(before, l.thresholds, left, m.Transition, now)
-	changed := !before.equal(after)
-	m.past = m.past.with(l, after)
-	m.mu.Unlock()
-	began, ended := m.Pressures.set(l.conditions, v.conditions)
-	for _, c := range began {
-		m.Log.Warn("the node runs short", "condition", c, "thresholds", describeMet(v.met))
-	}
-	for _, c := range ended {
-		m.Log.Info("the node has enough again", "condition", c)
-	}
-	if changed {
-		m.file.Changed()
-	}
-	if len(began)+len(ended) > 0 {
-		m.Changed()
-	}
-	return v
-}
-
-// describeMet describes thresholds that are met, with the available amounts.
-func describeMet(of []met) []string {
-	var out []string
-	for i := range of {
-		out = append(out, fmt.Sprintf("%s, available: %s", of[i].Threshold.String(), quantity(of[i].Signal.resource(), of[i].amount.Available)))
-	}
-	return out
-}
-
-// only returns the part of the state that belongs to the loop.
-func (p past) only(l *loop) past {
-	out := past{map[string]time.Time{}, map[string]bool{}, map[v1.NodeConditionType]time.Time{}}
-	for _, t := range l.thresholds {
-		if since, ok := p.Since[t.key()]; ok {
-			out.Since[t.key()] = since
-		}
-		if p.Due[t.key()] {
-			out.Due[t.key()] = true
-		}
-	}
-	for _, c := range l.conditions {
-		if seen, ok := p.Seen[c]; ok {
-			out.Seen[c] = seen
-		}
-	}
-	return out
-}
-
-// with returns the state with the loop's part replaced. It drops thresholds that no longer exist.
-func (p past) with(l *loop, part past) past {
-	out := past{map[string]time.Time{}, map[string]bool{}, map[v1.NodeConditionType]time.Time{}}
-	for _, other := range []*loop{l.processes, l.disks} {
-		of := part
-		if other != l {
-			of = p.only(other)
-		}
-		maps.Copy(out.Since, of.Since)
-		maps.Copy(out.Due, of.Due)
-		maps.Copy(out.Seen, of.Seen)
-	}
-	return out
-}
-
-// equal compares the states, ignoring when conditions were last seen.
-func (p past) equal(o past) bool {
-	sameTime := func(a, b time.Time) bool { return a.Equal(b) }
-	anyTime := func(_, _ time.Time) bool { return true }
-	return maps.EqualFunc(p.Since, o.Since, sameTime) && maps.Equal(p.Due, o.Due) && maps.EqualFunc(p.Seen, o.Seen, anyTime)
-}
-
 // State is a threshold with its current state.
 type State struct {
-	Threshold
+	Threshold Threshold
 	// Left is the available amount at the last reading; its Capacity is 0 before the first one, and
 	// if it is unreadable.
 	Left Observation
@@ -294,19 +237,12 @@ func (s *State) Least() uint64 {
 	if s.Left.Capacity == 0 {
 		return 0
 	}
-	return s.Value.of(s.Left.Capacity)
+	return s.Threshold.Value.of(s.Left.Capacity)
 }
 
 // States returns every threshold in the order of relief, followed by the ignored ones.
 func (m *Manager) States() []State {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	var out []State
-	for _, l := range []*loop{m.processes, m.disks} {
-		for _, t := range l.thresholds {
-			out = append(out, State{Threshold: t, Left: m.last[t.Signal], Since: m.past.Since[t.key()]})
-		}
-	}
+	out := append(m.processes.evaluator.states(), m.disks.evaluator.states()...)
 	for _, t := range m.ignored {
 		out = append(out, State{Threshold: t, Ignored: true})
 	}

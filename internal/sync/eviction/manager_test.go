@@ -40,7 +40,7 @@ func TestKernelWakes(t *testing.T) {
 			"5 hog: gone",
 			"5 armed at 933232640, 419430399",
 		)
-		if got := m.manager.Pressures.Conditions(); len(got) != 1 || got[0] != v1.NodeMemoryPressure {
+		if got := m.manager.pressures.Conditions(); len(got) != 1 || got[0] != v1.NodeMemoryPressure {
 			t.Errorf("conditions %v", got)
 		}
 		metricstest.Expect(t, m.metrics, map[string]float64{`kubelet_evictions{eviction_signal="memory.available"}`: 1, "kubelet_eviction_stats_age_seconds_count{eviction_signal=\"memory.available\"}": 1})
@@ -291,7 +291,7 @@ func TestGraceOfSoftThresholds(t *testing.T) {
 			m.add("hog", MemoryAvailable, 950*mi).Spec.TerminationGracePeriodSeconds = tt.own
 			m.run()
 			time.Sleep(89 * time.Second)
-			if told := m.told(); told != nil || !m.manager.Pressures.Has(v1.NodeMemoryPressure) {
+			if told := m.told(); told != nil || !m.manager.pressures.Has(v1.NodeMemoryPressure) {
 				t.Errorf("%s: within the grace %q", tt.name, told)
 			}
 			time.Sleep(30 * time.Second)

@@ -31,7 +31,6 @@ const (
 // mostRanked limits the pods of a ranking in a message, mostExplained those in the journal.
 const mostRanked, mostExplained = 5, 20
 
-// quantity formats an amount of the resource.
 func quantity(what v1.ResourceName, n uint64) string {
 	format := resource.BinarySI
 	if what == pids || what == inodes {
@@ -43,7 +42,7 @@ func quantity(what v1.ResourceName, n uint64) string {
 // generateMessage returns why a pod is evicted, in the kubelet's wording, and the annotations of
 // the event.
 func generateMessage(m *met, c *candidate) (message string, annotations map[string]string) {
-	what := m.Signal.resource()
+	what := m.threshold.Signal.resource()
 	var b strings.Builder
 	fmt.Fprintf(&b, "The node was low on resource: %s. ", what)
 	fmt.Fprintf(&b, "Threshold quantity: %s, available: %s. ", thresholdQuantity(m), quantity(what, m.amount.Available))
@@ -51,7 +50,7 @@ func generateMessage(m *met, c *candidate) (message string, annotations map[stri
 		return b.String(), nil
 	}
 	annotations = map[string]string{starvedResource: string(what)}
-	if what == memory && asksAsAWhole(c.pod) && c.used > c.request {
+	if what == memory && hasPodLevelRequest(c.pod) && c.used > c.request {
 		fmt.Fprintf(&b, "Pod %s was using %s, request is %s, has larger consumption of %s. ", c.pod.Name, quantity(what, c.used), quantity(what, c.request), what)
 		annotations[offendingPod], annotations[offendingPodUsage] = c.pod.Name, quantity(what, c.used)
 	}
@@ -66,12 +65,11 @@ func generateMessage(m *met, c *candidate) (message string, annotations map[stri
 	return b.String(), annotations
 }
 
-// thresholdQuantity formats the threshold's amount.
 func thresholdQuantity(m *met) string {
-	if m.Value.Quantity != nil {
-		return m.Value.Quantity.String()
+	if m.threshold.Value.Quantity != nil {
+		return m.threshold.Value.Quantity.String()
 	}
-	return quantity(m.Signal.resource(), m.Value.of(m.amount.Capacity))
+	return quantity(m.threshold.Signal.resource(), m.threshold.Value.of(m.amount.Capacity))
 }
 
 // generateRanking returns the last sentence of a message: the first pods of the ranking and the
@@ -107,13 +105,13 @@ const mostBytes = 2000
 // generateExplanation returns the journal's message of an eviction: with the threshold, a longer
 // ranking, why this pod was chosen, and when the amount was read.
 func generateExplanation(m *met, reason string, pods []candidate, victim int) string {
-	what := m.Signal.resource()
+	what := m.threshold.Signal.resource()
 	choice := fmt.Sprintf("Chosen: %s. Read at %s.", generateChoice(what, pods, victim), m.read.UTC().Format(time.RFC3339))
-	if !m.isHard() {
-		choice += fmt.Sprintf(" Met since %s, for its grace period of %s.", m.since.UTC().Format(time.RFC3339), m.Grace)
+	if !m.threshold.isHard() {
+		choice += fmt.Sprintf(" Met since %s, for its grace period of %s.", m.since.UTC().Format(time.RFC3339), m.threshold.Grace)
 	}
 	for most := mostExplained; ; most-- {
-		text := m.Threshold.String() + ": " + reason + generateRanking(what, pods, victim, most) + choice
+		text := m.threshold.String() + ": " + reason + generateRanking(what, pods, victim, most) + choice
 		if most == 1 || len(text) <= mostBytes {
 			return text
 		}

@@ -18,7 +18,7 @@ func TestGenerateMessage(t *testing.T) {
 	asWhole := named("web")
 	asWhole.Spec.Resources = &v1.ResourceRequirements{Requests: amounts("1Gi", "")}
 	of := func(s Signal, value string, available, capacity uint64) *met {
-		return &met{Threshold: Threshold{Signal: s, Value: quantityOf(t, value)}, amount: stats.Amount{Available: available, Capacity: capacity}}
+		return &met{threshold: Threshold{Signal: s, Value: quantityOf(t, value)}, amount: stats.Amount{Available: available, Capacity: capacity}}
 	}
 	containers := []containerUse{{"a", 300 << 20, 100 << 20}, {"exact", 5, 5}, {"b", 1 << 20, 0}}
 	for _, tt := range []struct {
@@ -162,7 +162,7 @@ func TestGenerateChoice(t *testing.T) {
 
 // The journal keeps why a pod was chosen, also of a node with many pods.
 func TestExplanationFitsTheJournal(t *testing.T) {
-	m := &met{Threshold: Threshold{Signal: MemoryAvailable, Value: quantityOf(t, "1Gi"), Grace: time.Minute}}
+	m := &met{threshold: Threshold{Signal: MemoryAvailable, Value: quantityOf(t, "1Gi"), Grace: time.Minute}}
 	m.read, m.since = time.Unix(100, 0), time.Unix(40, 0)
 	var many []candidate
 	for i := range 30 {

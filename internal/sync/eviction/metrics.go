@@ -10,7 +10,6 @@ type metrics struct {
 	age       *prometheus.HistogramVec
 }
 
-// newMetrics registers the metrics of this package; if r is nil, they are not registered.
 func newMetrics(r prometheus.Registerer) *metrics {
 	return &metrics{
 		evictions: promauto.With(r).NewCounterVec(prometheus.CounterOpts{

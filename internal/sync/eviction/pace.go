@@ -34,15 +34,15 @@ func nextReading(s Signal, last time.Duration, before, distance uint64, rest tim
 		seconds := math.Min(float64(distance)/rate, most.Seconds())
 		return max(time.Duration(seconds*float64(time.Second)), shortest)
 	}
-	soon := in(fastest(s), longest)
+	earliest := in(fastest(s), longest)
 	if taken := before - min(distance, before); distance > 0 && taken > before/64 {
-		return soon
+		return earliest
 	}
-	calm := min(rest, resting)
+	latest := min(rest, resting)
 	if distance > 0 {
-		calm = in(fastest(s)/burst, rest)
+		latest = in(fastest(s)/burst, rest)
 	}
-	return max(soon, min(2*max(last, shortest), calm))
+	return max(earliest, min(2*max(last, shortest), latest))
 }
 
 // computeWakeAt returns how many bytes of memory may be used before the kernel notifies: the amount

@@ -2,32 +2,42 @@ package eviction
 
 import (
 	"context"
+
+	"berth/internal/host/pressure"
+	"berth/internal/pod"
 )
 
-// readProcesses reads available memory and tasks.
-func (m *Manager) readProcesses(ctx context.Context) (observed, error) {
-	u, err := m.Readings.Use(ctx)
+// processes reads available memory and tasks, and ranks pods by theirs.
+type processes struct {
+	readings Readings
+}
+
+func (ps *processes) measure(ctx context.Context) (reading, error) {
+	u, err := ps.readings.Use(ctx)
 	if err != nil {
-		return nil, err
+		return reading{}, err
 	}
-	m.processes.free = map[Signal]uint64{MemoryAvailable: u.Free, AllocatableMemoryAvailable: u.PodsFree}
-	out := observed{MemoryAvailable: u.Memory, AllocatableMemoryAvailable: u.PodsMemory, PIDAvailable: u.Tasks}
-	for s, room := range out {
-		if room.Capacity == 0 {
-			delete(out, s)
+	out := reading{
+		free: map[Signal]uint64{MemoryAvailable: u.Free, AllocatableMemoryAvailable: u.PodsFree},
+		left: observed{MemoryAvailable: u.Memory, AllocatableMemoryAvailable: u.PodsMemory, PIDAvailable: u.Tasks},
+	}
+	for s, amount := range out.left {
+		if amount.Capacity == 0 {
+			delete(out.left, s)
 		}
 	}
 	return out, nil
 }
 
-// rankProcesses ranks pods by their current memory or tasks.
-func (m *Manager) rankProcesses(ctx context.Context, of *met) ([]candidate, error) {
-	uses, err := m.Readings.PodUses(ctx)
+func (ps *processes) reclaim(context.Context, *met) bool { return false }
+
+func (ps *processes) rank(ctx context.Context, m *met, candidates func() []candidate) ([]candidate, error) {
+	uses, err := ps.readings.PodUses(ctx)
 	if err != nil {
 		return nil, err
 	}
-	what := of.Signal.resource()
-	out := m.processes.candidates(of)
+	what := m.threshold.Signal.resource()
+	out := candidates()
 	for i := range out {
 		if u, ok := uses[out[i].pod.UID]; ok {
 			out[i].addProcesses(what, &u)
@@ -36,3 +46,10 @@ func (m *Manager) rankProcesses(ctx context.Context, of *met) ([]candidate, erro
 	rank(what, out)
 	return out, nil
 }
+
+type noKernel struct{}
+
+func (noKernel) Wake() <-chan struct{}       { return nil }
+func (noKernel) Arm(int64, int64)            {}
+func (noKernel) Coverage() pressure.Coverage { return pressure.Coverage{} }
+func (noKernel) Hold(pod.UID) error          { return nil }

@@ -92,8 +92,7 @@ func requestOf(p *v1.Pod, what v1.ResourceName) uint64 {
 	return uint64(max(q.Value(), 0))
 }
 
-// asksAsAWhole reports whether the pod has a pod-level memory request.
-func asksAsAWhole(p *v1.Pod) bool {
+func hasPodLevelRequest(p *v1.Pod) bool {
 	if p.Spec.Resources == nil {
 		return false
 	}
@@ -101,7 +100,6 @@ func asksAsAWhole(p *v1.Pod) bool {
 	return ok
 }
 
-// eachContainer calls f for the pod's regular and init containers.
 func eachContainer(p *v1.Pod, f func(c *v1.Container)) {
 	for i := range p.Spec.Containers {
 		f(&p.Spec.Containers[i])
@@ -111,7 +109,6 @@ func eachContainer(p *v1.Pod, f func(c *v1.Container)) {
 	}
 }
 
-// addProcesses adds the pod's memory or tasks.
 func (c *candidate) addProcesses(what v1.ResourceName, u *stats.PodUse) {
 	c.measured = true
 	if what == pids {
@@ -126,7 +123,6 @@ func (c *candidate) addProcesses(what v1.ResourceName, u *stats.PodUse) {
 	})
 }
 
-// addFiles adds the pod's files on a disk.
 func (c *candidate) addFiles(what v1.ResourceName, of files, u *stats.Local) {
 	c.measured = true
 	amount := func(s stats.Size) uint64 {

@@ -35,7 +35,7 @@ const (
 
 // signals are in the order of relief: memory runs out fastest.
 var signals = []struct {
-	Signal
+	signal    Signal
 	condition v1.NodeConditionType
 	resource  v1.ResourceName
 }{
@@ -53,15 +53,13 @@ var signals = []struct {
 // order returns the index of the signal, -1 if it does not exist.
 func (s Signal) order() int {
 	for i := range signals {
-		if signals[i].Signal == s {
+		if signals[i].signal == s {
 			return i
 		}
 	}
 	return -1
 }
 
-// condition returns the node condition of the signal.
 func (s Signal) condition() v1.NodeConditionType { return signals[s.order()].condition }
 
-// resource returns the resource of the signal.
 func (s Signal) resource() v1.ResourceName { return signals[s.order()].resource }

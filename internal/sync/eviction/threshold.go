@@ -106,7 +106,6 @@ func sortThresholds(ts []Threshold) {
 	slices.SortStableFunc(ts, func(a, b Threshold) int { return cmp.Compare(a.Signal.order(), b.Signal.order()) })
 }
 
-// parseAmount parses a quantity or a percentage.
 func parseAmount(s string) (Amount, error) {
 	if percent, ok := strings.CutSuffix(s, "%"); ok {
 		p, err := strconv.ParseFloat(percent, 32)

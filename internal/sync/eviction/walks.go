@@ -16,7 +16,6 @@ const (
 	restFactor = 20
 )
 
-// walk is a measurement of the files of a pod.
 type walk struct {
 	ended time.Time // zero: there was none
 	took  time.Duration

@@ -98,7 +98,6 @@ type Manager struct {
 // New returns a Manager.
 func New(cfg Config) *Manager { return &Manager{Config: cfg, metrics: newMetrics(cfg.Metrics)} }
 
-// load reads the times of the last shutdown.
 func (m *Manager) load() {
 	if m.Path == "" {
 		return
@@ -187,7 +186,6 @@ func (m *Manager) hold(ctx context.Context, l Logind) error {
 	return nil
 }
 
-// release releases the lock.
 func (m *Manager) release() {
 	if m.lock == nil {
 		return

@@ -9,7 +9,6 @@ import (
 
 type metrics struct{ start, end prometheus.Gauge }
 
-// newMetrics registers the metrics of this package; if r is nil, they are not registered.
 func newMetrics(r prometheus.Registerer) *metrics {
 	return &metrics{
 		start: promauto.With(r).NewGauge(prometheus.GaugeOpts{

@@ -17,10 +17,10 @@ import (
 // still mounted, removeDir returns an error and leaves the mounted content untouched.
 func (s *Syncer) removeDir(uid pod.UID) error { return s.files().Remove(s.podDir(uid)) }
 
-// unlinkStrangers removes symbolic links in place of the pod's directory or of the agent's
+// unlinkSymlinks removes symbolic links in place of the pod's directory or of the agent's
 // directories in it: the agent creates none there, and teardown must not follow any. No process of
 // the pod runs that could recreate them.
-func (s *Syncer) unlinkStrangers(uid pod.UID) error {
+func (s *Syncer) unlinkSymlinks(uid pod.UID) error {
 	dir := s.podDir(uid)
 	paths := []string{dir}
 	if entries, err := s.files().ReadDir(dir); err == nil { // fails for a link or a missing one

@@ -20,7 +20,7 @@ func TestLinksInThePodsFolder(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var s stage
 			syncer := newSyncer(t, &s)
-			p := &pass{Request: Request{UID: "u", Pod: testPod(), Observed: &pod.Status{UID: "u"}}, syncer: syncer}
+			p := &syncPass{Request: Request{UID: "u", Pod: testPod(), Observed: &pod.Status{UID: "u"}}, syncer: syncer}
 			host, dir := t.TempDir(), syncer.podDir("u")
 			if err := errors.Join(os.Mkdir(filepath.Join(host, "empty"), 0o755), os.WriteFile(filepath.Join(host, "precious"), nil, 0o600)); err != nil {
 				t.Fatal(err)
@@ -35,7 +35,7 @@ func TestLinksInThePodsFolder(t *testing.T) {
 			if err := p.makeDataDirs(t.Context()); (err != nil) != refused {
 				t.Errorf("make the folders: %v", err)
 			}
-			if err := syncer.unlinkStrangers("u"); err != nil {
+			if err := syncer.unlinkSymlinks("u"); err != nil {
 				t.Errorf("before its volumes are taken down: %v", err)
 			}
 			if st, err := os.Lstat(at); name != "." && filepath.Dir(name) == "." && !errors.Is(err, os.ErrNotExist) {

@@ -31,7 +31,7 @@ func TestStepsOfAPass(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
-			p := &pass{Request: Request{UID: "u", Pod: testPod()}}
+			r := &Request{UID: "u", Pod: testPod()}
 			var done []string
 			note := func(name string) func(context.Context) error {
 				return func(context.Context) error {
@@ -39,11 +39,13 @@ func TestStepsOfAPass(t *testing.T) {
 					return nil
 				}
 			}
-			err := p.run(ctx, "sync pod", []step{
+			err := runSteps(ctx, "sync pod", r, []step{
 				{name: "a", do: note("a")},
 				{name: "b", do: func(context.Context) error {
 					_ = note("b")(ctx)
-					p.result.Terminal = tc.over
+					if tc.over {
+						return errTerminal
+					}
 					if tc.killed {
 						cancel()
 					}
@@ -75,7 +77,7 @@ func TestNameOfAPass(t *testing.T) {
 		"left/over":   {UID: "u", Observed: &pod.Status{Namespace: "left", Name: "over"}},
 		"u":           {UID: "u"},
 	} {
-		if got := (&pass{Request: r}).name(); got != want {
+		if got := nameOf(&r); got != want {
 			t.Errorf("got %q, want %q", got, want)
 		}
 	}

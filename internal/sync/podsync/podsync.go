@@ -110,19 +110,17 @@ type Probes interface {
 
 // Config holds the dependencies of a Syncer.
 type Config struct {
-	Runtime ContainerRuntime
-	Remover Remover
-	Cgroups Cgroups
-	Volumes Volumes
-	Objects Objects
-	Probes  Probes
-	// Resources is nil if the node assigns no exclusive resources.
+	Runtime   ContainerRuntime
+	Remover   Remover
+	Cgroups   Cgroups
+	Volumes   Volumes
+	Objects   Objects
+	Probes    Probes
 	Resources Resources
 	Status    *status.Manager
-	// Checkpoint persists the current statuses and returns after the attempt; nil: there is no
-	// checkpoint.
+	// Checkpoint persists the current statuses and returns after the attempt.
 	Checkpoint func(ctx context.Context)
-	// Allocations tracks the resizes of pods; nil: pods are not resized.
+	// Allocations tracks the resizes of pods.
 	Allocations *allocation.Allocations
 	// Observe reads the current state of the pod.
 	Observe func(ctx context.Context, uid pod.UID) (*pod.Status, error)
@@ -144,25 +142,19 @@ type Config struct {
 // Syncer runs passes. Passes of different pods run concurrently; those of one pod never overlap.
 type Syncer struct {
 	Config
-
-	mu     sync.Mutex
-	errors map[pod.UID]map[string]lifecycle.StartError // guarded by mu; by container name
-	// mounted has the pods whose volumes this agent has set up; guarded by mu.
-	mounted map[pod.UID]bool
+	state podState
 }
 
-// New returns a Syncer. Optional dependencies that are nil become no-ops.
+// podState is what passes leave for later passes of the same pod.
+type podState struct {
+	mu          sync.Mutex
+	startErrors map[pod.UID]map[string]lifecycle.StartError // guarded by mu; by container name
+	mounted     map[pod.UID]bool                            // guarded by mu; this agent has set up the volumes
+}
+
+// New returns a Syncer.
 func New(cfg Config) *Syncer {
-	if cfg.Allocations == nil {
-		cfg.Allocations = allocation.New(allocation.Config{})
-	}
-	if cfg.Resources == nil {
-		cfg.Resources = nothingShared{}
-	}
-	if cfg.Checkpoint == nil {
-		cfg.Checkpoint = func(context.Context) {}
-	}
-	return &Syncer{Config: cfg, errors: map[pod.UID]map[string]lifecycle.StartError{}, mounted: map[pod.UID]bool{}}
+	return &Syncer{Config: cfg, state: podState{startErrors: map[pod.UID]map[string]lifecycle.StartError{}, mounted: map[pod.UID]bool{}}}
 }
 
 // SyncPod brings the pod closer to its spec. It reports the observed state first: that decides
@@ -170,8 +162,8 @@ func New(cfg Config) *Syncer {
 // next pass observes and reports what this one changes in the runtime. At its end, the pass reports
 // only what cannot be observed: the reasons of failures.
 func (s *Syncer) SyncPod(ctx context.Context, r Request) (Result, error) {
-	p := &pass{Request: r, syncer: s}
-	err := p.run(ctx, "sync pod", []step{
+	p := &syncPass{Request: r, syncer: s}
+	err := runSteps(ctx, "sync pod", &p.Request, []step{
 		{name: "probes", do: p.syncProbes},
 		{name: "status", do: p.reportObserved},
 		{name: "objects", do: does(func() { s.Objects.Register(r.Pod) })},
@@ -191,14 +183,14 @@ func (s *Syncer) SyncPod(ctx context.Context, r Request) (Result, error) {
 // SyncTerminatingPod stops all containers and the sandbox. The status becomes final only when the
 // runtime shows that nothing runs.
 func (s *Syncer) SyncTerminatingPod(ctx context.Context, r Request) error {
-	p := &pass{Request: r, syncer: s}
-	return p.run(ctx, "kill pod", []step{
-		{name: "probes", do: p.endProbes},
-		{name: "status", do: p.reportEnding},
+	p := &endPass{Request: r, syncer: s}
+	return runSteps(ctx, "kill pod", &p.Request, []step{
+		{name: "probes", do: p.terminateProbes},
+		{name: "status", do: p.reportTerminating},
 		{name: "containers", do: p.stopContainers},
 		{name: "observation", do: p.observe},
 		{name: "end of containers", do: p.checkEnd},
-		{name: "last probes", do: p.endProbes},
+		{name: "last probes", do: p.terminateProbes},
 		{name: "resources", do: p.finishResources},
 		{name: "last status", do: p.reportEnd},
 	})
@@ -206,12 +198,12 @@ func (s *Syncer) SyncTerminatingPod(ctx context.Context, r Request) error {
 
 // SyncTerminatedPod releases the pod's volumes, cgroup and user namespace.
 func (s *Syncer) SyncTerminatedPod(ctx context.Context, r Request) error {
-	p := &pass{Request: r, syncer: s}
-	p.expect()
-	return p.run(ctx, "clean up pod", []step{
+	p := &endPass{Request: r, syncer: s}
+	s.Journal.Expect(subjectOf(&p.Request))
+	return runSteps(ctx, "clean up pod", &p.Request, []step{
 		{name: "status", do: p.reportEnd},
 		{name: "probes", do: does(func() { s.Probes.Remove(r.UID) })},
-		{name: "links", do: func(context.Context) error { return s.unlinkStrangers(r.UID) }},
+		{name: "links", do: func(context.Context) error { return s.unlinkSymlinks(r.UID) }},
 		{name: "volumes", do: func(ctx context.Context) error { return s.Volumes.Teardown(ctx, r.UID) }},
 		{name: "objects", do: does(func() { s.Objects.Unregister(r.UID) })},
 		{name: "cgroup", do: func(ctx context.Context) error { return s.Cgroups.RemovePod(ctx, r.UID) }},
@@ -226,8 +218,8 @@ func (s *Syncer) SyncTerminatedPod(ctx context.Context, r Request) error {
 // Differs from the kubelet: there the next pod also inherits the containers with their back-off,
 // and does not start at all if its restartPolicy is Never.
 func (s *Syncer) RemovePod(ctx context.Context, r Request) error {
-	p := &pass{Request: r, syncer: s}
-	return p.run(ctx, "remove pod", []step{
+	p := &endPass{Request: r, syncer: s}
+	return runSteps(ctx, "remove pod", &p.Request, []step{
 		{name: "observation", do: p.observe},
 		{name: "containers", do: p.removeContainers},
 		{name: "folder", do: func(context.Context) error { return s.removeDir(r.UID) }},

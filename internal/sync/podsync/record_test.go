@@ -54,7 +54,7 @@ func TestWhatTheRuntimeShowsIsRecorded(t *testing.T) {
 	}}
 	s := recordingSyncer()
 	for range 2 { // and twice is once
-		(&pass{Request: r, syncer: s}).recordObserved(t.Context())
+		recordObserved(t.Context(), s.Journal, &r)
 	}
 	got := storyOf(t, s)
 	wantMarks := []journal.Milestone{
@@ -96,7 +96,7 @@ func TestWhatIsExpected(t *testing.T) {
 		"lost":   {Reason: lifecycle.CrashLoopBackOff, BackOffUntil: at(50)},
 		"broken": {Reason: lifecycle.CreateContainerError}, // tried again with the pass
 	}}
-	(&pass{Request: r, syncer: s, synced: synced, result: Result{RetryAt: at(60)}}).expectRetries()
+	(&syncPass{Request: r, syncer: s, synced: synced, result: Result{RetryAt: at(60)}}).expectRetries()
 	want := []journal.Next{
 		{Time: at(9), Container: "setup", What: "next try to pull its image", Rule: "image-pull back-off, which doubles up to 5m0s"},
 		{Time: at(40), Container: "main", What: "next try to start it", Rule: "crash-loop back-off 40s of at most 2m0s after 3 restarts"},

@@ -25,42 +25,38 @@ const (
 	ended
 )
 
-// report generates the pod's status from the observed state and hands it to the status manager. It
-// reports whether the phase is terminal.
-func (p *pass) report(ctx context.Context, f finality) (terminal bool) {
-	p.recordObserved(ctx)
-	s := p.syncer
-	old, known := s.Status.Get(p.UID)
+// report generates the pod's status from the observed state and hands it to the status manager.
+func (s *Syncer) report(ctx context.Context, r *Request, verdicts pod.ProbeVerdicts, f finality) v1.PodStatus {
+	recordObserved(ctx, s.Journal, r)
+	p := r.Pod
+	old, known := s.Status.Get(r.UID)
 	if !known {
-		old = p.Pod.Status
-		if n := len(p.Observed.Sandboxes); old.StartTime == nil && n > 0 {
+		old = p.Status
+		if n := len(r.Observed.Sandboxes); old.StartTime == nil && n > 0 {
 			// An earlier run of the agent started it.
-			old.StartTime = &metav1.Time{Time: p.Observed.Sandboxes[n-1].CreatedAt}
+			old.StartTime = &metav1.Time{Time: r.Observed.Sandboxes[n-1].CreatedAt}
 		}
 	}
 	st := status.Generate(status.Input{
-		Pod: p.Pod, Observed: *s.WithTerminationMessages(ctx, p.Observed), Old: old, Terminal: f == ended,
-		StartErrors: s.startErrors(p.UID), RuntimeName: s.RuntimeName(), HostIPs: s.HostIPs(), Now: time.Now(), Began: s.Status.Began(p.UID),
-		Actuated: s.Allocations.Actuated(p.Pod), Resize: s.Allocations.Resize(p.UID), Probes: p.verdicts,
-		ResourceHealth: s.Resources.Health(p.Pod),
+		Pod: p, Observed: *s.WithTerminationMessages(ctx, r.Observed), Old: old, Terminal: f == ended,
+		StartErrors: s.state.startErrorsOf(r.UID), RuntimeName: s.RuntimeName(), HostIPs: s.HostIPs(), Now: time.Now(), Began: s.Status.Began(r.UID),
+		Actuated: s.Allocations.Actuated(p), Resize: s.Allocations.Resize(r.UID), Probes: verdicts,
+		ResourceHealth: s.Resources.Health(p),
 		// Existing containers imply that the volumes were mounted.
-		MountsMissing: !s.isMounted(p.UID) && len(p.Observed.Containers) == 0,
+		MountsMissing: !s.state.isMounted(r.UID) && len(r.Observed.Containers) == 0,
 	})
 	if st.Reason == lifecycle.DeadlineExceeded && !pod.IsTerminal(old.Phase) {
-		p.event(v1.EventTypeNormal, st.Reason, st.Message)
+		s.Event(p, "", v1.EventTypeNormal, st.Reason, st.Message)
 	}
-	if mismatch := status.FamilyMismatch(p.Pod, &st); mismatch != "" && status.FamilyMismatch(p.Pod, &old) == "" {
-		p.event(v1.EventTypeWarning, "HostIPsIPFamilyMismatch", mismatch)
+	if mismatch := status.FamilyMismatch(p, &st); mismatch != "" && status.FamilyMismatch(p, &old) == "" {
+		s.Event(p, "", v1.EventTypeWarning, "HostIPsIPFamilyMismatch", mismatch)
 	}
-	p.reportResized(old.Conditions, st.Conditions)
-	if p.StatusFunc != nil {
-		p.StatusFunc(&st)
+	s.reportResized(p, old.Conditions, st.Conditions)
+	if r.StatusFunc != nil {
+		r.StatusFunc(&st)
 	}
-	s.Status.Set(p.Pod, st)
-	if st.Reason != "" {
-		p.result.Why = "it has failed: " + st.Reason
-	}
-	return pod.IsTerminal(st.Phase)
+	s.Status.Set(p, st)
+	return st
 }
 
 // deadlineOf returns when the pod's activeDeadlineSeconds expire, or zero.
@@ -75,23 +71,23 @@ func deadlineOf(p *v1.Pod, m *status.Manager) time.Time {
 	return began.Add(time.Duration(*p.Spec.ActiveDeadlineSeconds) * time.Second)
 }
 
-// startErrors returns a copy of the last start error of each container.
-func (s *Syncer) startErrors(uid pod.UID) map[string]lifecycle.StartError {
+// startErrorsOf returns a copy of the last start error of each container.
+func (s *podState) startErrorsOf(uid pod.UID) map[string]lifecycle.StartError {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return maps.Clone(s.errors[uid])
+	return maps.Clone(s.startErrors[uid])
 }
 
 // updateStartErrors stores the start errors of r and drops those of containers that started. It
 // reports whether anything changed.
-func (s *Syncer) updateStartErrors(uid pod.UID, r kuberuntime.Result) (changed bool) {
+func (s *podState) updateStartErrors(uid pod.UID, r kuberuntime.Result) (changed bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	known := s.errors[uid]
+	known := s.startErrors[uid]
 	for name, e := range r.StartErrors {
 		if known == nil {
 			known = map[string]lifecycle.StartError{}
-			s.errors[uid] = known
+			s.startErrors[uid] = known
 		}
 		changed = changed || known[name] != e
 		known[name] = e

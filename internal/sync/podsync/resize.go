@@ -14,22 +14,22 @@ const resizeRetry = 10 * time.Second
 
 // resizeFailed records why the pod's resize failed, with an event for the first failure. It returns
 // whether the failure is to be reported.
-func (p *pass) resizeFailed() bool {
+func (p *syncPass) resizeFailed() bool {
 	failed := p.synced.ResizeError
 	if failed == nil {
 		return false
 	}
 	if p.syncer.Allocations.Failed(p.Pod, failed.Error(), time.Now().Add(resizeRetry)) {
-		p.event(v1.EventTypeWarning, "ResizeError", "Pod resize error: "+allocation.Summary(p.Pod, failed.Error()))
+		p.syncer.Event(p.Pod, "", v1.EventTypeWarning, "ResizeError", "Pod resize error: "+allocation.Summary(p.Pod, failed.Error()))
 	}
 	return true
 }
 
 // reportResized records an event for a completed resize, also for one that an earlier agent
 // completed without an event.
-func (p *pass) reportResized(before, now []v1.PodCondition) {
+func (s *Syncer) reportResized(p *v1.Pod, before, now []v1.PodCondition) {
 	inProgress := func(c v1.PodCondition) bool { return c.Type == v1.PodResizeInProgress && c.Status == v1.ConditionTrue }
-	if slices.ContainsFunc(before, inProgress) && !slices.ContainsFunc(now, inProgress) && !p.syncer.Allocations.Resize(p.UID).InProgress {
-		p.event(v1.EventTypeNormal, "ResizeCompleted", "Pod resize completed: "+allocation.Summary(p.Pod, ""))
+	if slices.ContainsFunc(before, inProgress) && !slices.ContainsFunc(now, inProgress) && !s.Allocations.Resize(p.UID).InProgress {
+		s.Event(p, "", v1.EventTypeNormal, "ResizeCompleted", "Pod resize completed: "+allocation.Summary(p, ""))
 	}
 }

@@ -25,28 +25,19 @@ type Resources interface {
 	Health(p *v1.Pod) map[string][]v1.ResourceStatus
 }
 
-// nothingShared is a no-op Resources.
-type nothingShared struct{}
-
-func (nothingShared) PrepareDevices(context.Context, *v1.Pod) error   { return nil }
-func (nothingShared) PrepareClaims(context.Context, *v1.Pod) error    { return nil }
-func (nothingShared) Finish(context.Context, pod.UID) error           { return nil }
-func (nothingShared) Health(p *v1.Pod) map[string][]v1.ResourceStatus { return nil }
-
 // prepareDevices prepares the pod's devices. A pod that has containers continues without devices
 // that a plugin refuses: its other containers do not need them.
-func (p *pass) prepareDevices(ctx context.Context) error {
+func (p *syncPass) prepareDevices(ctx context.Context) error {
 	err := p.syncer.Resources.PrepareDevices(ctx, p.Pod)
 	var refused *topologymanager.Refusal
 	if errors.As(err, &refused) && len(p.Observed.Containers) == 0 {
-		p.reject(ctx, refused.Reason, refused.Message)
-		return nil
+		return p.reject(ctx, refused.Reason, refused.Message)
 	}
 	return err
 }
 
 // prepareClaims prepares the pod's claims if a sandbox is about to be created.
-func (p *pass) prepareClaims(ctx context.Context) error {
+func (p *syncPass) prepareClaims(ctx context.Context) error {
 	if p.Observed.ReadySandbox() != nil {
 		return nil
 	}
@@ -55,13 +46,7 @@ func (p *pass) prepareClaims(ctx context.Context) error {
 		return nil
 	}
 	if ctx.Err() == nil {
-		p.event(v1.EventTypeWarning, dra.EventReason, dra.EventMessage+err.Error())
+		p.syncer.Event(p.Pod, "", v1.EventTypeWarning, dra.EventReason, dra.EventMessage+err.Error())
 	}
 	return err
-}
-
-// finishResources releases the pod's resources before its last status is reported: the pod that
-// replaces it may need exactly those.
-func (p *pass) finishResources(ctx context.Context) error {
-	return p.syncer.Resources.Finish(ctx, p.UID)
 }

@@ -32,7 +32,7 @@ func (v *podVolumes) setUp(ctx context.Context) (map[string]crispec.Volume, erro
 		v.syncer.reportFailedMounts(ctx, v.pod, errs)
 		return nil, errs.Err()
 	}
-	v.syncer.setMounted(v.pod.UID)
+	v.syncer.state.setMounted(v.pod.UID)
 	return mounted, nil
 }
 
@@ -42,25 +42,25 @@ func (v *podVolumes) follow(ctx context.Context, changed <-chan struct{}) (stop 
 	if !v.inputs.Live() {
 		return func() {}
 	}
-	return whileLasts(ctx, changed, func(lasts context.Context) {
+	return untilStopped(ctx, changed, func(callCtx context.Context) {
 		// The next pass reports inputs and volumes that fail.
-		in, err := v.syncer.Volumes.Prepare(lasts, v.pod)
-		if err != nil || lasts.Err() != nil {
+		in, err := v.syncer.Volumes.Prepare(callCtx, v.pod)
+		if err != nil || callCtx.Err() != nil {
 			return
 		}
 		v.mu.Lock()
 		defer v.mu.Unlock()
 		v.inputs = in
-		if v.set || v.syncer.isMounted(v.pod.UID) {
+		if v.set || v.syncer.state.isMounted(v.pod.UID) {
 			_, _ = v.syncer.Volumes.Setup(ctx, v.pod, in)
 		}
 	})
 }
 
-// refreshWhileEnding refreshes the volumes of a terminating pod whenever refresh is called, until
-// stop is called: its containers may run for long and need valid tokens. Errors are ignored: the
-// next refresh retries.
-func (p *pass) refreshWhileEnding(ctx context.Context) (refresh, stop func()) {
+// refreshWhileTerminating refreshes the volumes of a terminating pod whenever refresh is called,
+// until stop is called: its containers may run for long and need valid tokens. Errors are ignored:
+// the next refresh retries.
+func (p *endPass) refreshWhileTerminating(ctx context.Context) (refresh, stop func()) {
 	if !slices.ContainsFunc(p.Observed.Containers, func(c pod.ContainerStatus) bool { return c.State == pod.StateRunning }) {
 		return func() {}, func() {}
 	}
@@ -72,30 +72,30 @@ func (p *pass) refreshWhileEnding(ctx context.Context) (refresh, stop func()) {
 		}
 	}
 	s := p.syncer
-	if !s.isMounted(p.UID) { // set up by an earlier agent, whose watches no longer exist
+	if !s.state.isMounted(p.UID) { // set up by an earlier agent, whose watches no longer exist
 		s.Objects.Register(p.Pod)
 		refresh()
 	}
-	return refresh, whileLasts(ctx, wake, func(lasts context.Context) {
-		if in, err := s.Volumes.Prepare(lasts, p.Pod); err == nil && in.Live() && lasts.Err() == nil {
+	return refresh, untilStopped(ctx, wake, func(callCtx context.Context) {
+		if in, err := s.Volumes.Prepare(callCtx, p.Pod); err == nil && in.Live() && callCtx.Err() == nil {
 			_, _ = s.Volumes.Setup(ctx, p.Pod, in)
 		}
 	})
 }
 
-// whileLasts calls f for each wake-up until stop is called. stop cancels the context of a running
+// untilStopped calls f for each wake-up until stop is called. stop cancels the context of a running
 // call and waits for it.
-func whileLasts(ctx context.Context, wake <-chan struct{}, f func(lasts context.Context)) (stop func()) {
-	lasts, end := context.WithCancel(ctx)
+func untilStopped(ctx context.Context, wake <-chan struct{}, f func(callCtx context.Context)) (stop func()) {
+	callCtx, end := context.WithCancel(ctx)
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
 		for {
 			select {
-			case <-lasts.Done():
+			case <-callCtx.Done():
 				return
 			case <-wake:
-				f(lasts)
+				f(callCtx)
 			}
 		}
 	}()
@@ -115,22 +115,21 @@ func (s *Syncer) reportFailedMounts(ctx context.Context, p *v1.Pod, errs volumes
 	}
 }
 
-func (s *Syncer) isMounted(uid pod.UID) bool {
+func (s *podState) isMounted(uid pod.UID) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.mounted[uid]
 }
 
-func (s *Syncer) setMounted(uid pod.UID) {
+func (s *podState) setMounted(uid pod.UID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.mounted[uid] = true
 }
 
-// forget drops the pod's start errors and mount state.
-func (s *Syncer) forget(uid pod.UID) {
+func (s *podState) forget(uid pod.UID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	delete(s.errors, uid)
+	delete(s.startErrors, uid)
 	delete(s.mounted, uid)
 }

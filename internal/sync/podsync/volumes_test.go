@@ -15,6 +15,7 @@ import (
 
 	"berth/internal/observe/status"
 	"berth/internal/pod"
+	"berth/internal/pod/allocation"
 	"berth/internal/record/events/messagestest"
 	"berth/internal/record/journal"
 	"berth/internal/runtime/crispec"
@@ -99,8 +100,17 @@ func newSyncer(t *testing.T, s *stage) *Syncer {
 			s.events = append(s.events, eventtype+" "+reason+" "+message)
 		},
 		RuntimeName: func() string { return "fake" }, HostIPs: func() []string { return nil },
+		Resources: noResources{}, Checkpoint: func(context.Context) {}, Allocations: allocation.New(allocation.Config{}),
 	})
 }
+
+// noResources is a node that assigns no exclusive resources.
+type noResources struct{}
+
+func (noResources) PrepareDevices(context.Context, *v1.Pod) error   { return nil }
+func (noResources) PrepareClaims(context.Context, *v1.Pod) error    { return nil }
+func (noResources) Finish(context.Context, pod.UID) error           { return nil }
+func (noResources) Health(p *v1.Pod) map[string][]v1.ResourceStatus { return nil }
 
 func testPod() *v1.Pod {
 	p := &v1.Pod{Spec: v1.PodSpec{Containers: []v1.Container{{Name: "c"}}}}

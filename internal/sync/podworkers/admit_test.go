@@ -2,6 +2,7 @@ package podworkers_test
 
 import (
 	"context"
+	"log/slog"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -12,6 +13,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"berth/internal/pod"
+	"berth/internal/pod/allocation"
+	"berth/internal/record/journal"
 	"berth/internal/sync/admission"
 	"berth/internal/sync/podsync"
 	"berth/internal/sync/podworkers"
@@ -137,6 +140,20 @@ type node struct {
 	pods    *pod.Manager
 }
 
+// notObserved is a runtime that has no pods.
+type notObserved struct{}
+
+func (notObserved) Newest(pod.UID) (*pod.Status, bool) { return nil, false }
+func (notObserved) Subscribe() *pod.Inbox[pod.UID]     { return pod.NewInbox[pod.UID]() }
+
+// noAssigner is a no-op Assigner.
+type noAssigner struct{}
+
+func (noAssigner) Assign(*v1.Pod) error    { return nil }
+func (noAssigner) Reassign(*v1.Pod) error  { return nil }
+func (noAssigner) Release(pod.UID)         {}
+func (noAssigner) Retain(map[pod.UID]bool) {}
+
 // startNode starts workers behind a whole admission chain.
 func startNode(t *testing.T) *node {
 	n, states := &node{pods: pod.NewManager()}, pod.NewStates()
@@ -153,6 +170,10 @@ func startNode(t *testing.T) *node {
 			defer n.mu.Unlock()
 			n.refused = append(n.refused, string(p.UID)+" "+r.Reason)
 		},
+		Refresh: func(context.Context) error { return nil },
+		Ended:   func(pod.UID) bool { return false }, Facts: func() admission.Facts { return admission.Facts{} }, Devices: func() map[v1.ResourceName]int64 { return nil },
+		Observed: notObserved{}, Allocations: allocation.New(allocation.Config{}), Assigner: noAssigner{}, Wake: func(pod.UID) {},
+		Event: func(*v1.Pod, string, string, string, string) {}, Journal: journal.New(slog.New(slog.DiscardHandler)),
 	})
 	n.rig = startWith(t, states, chain)
 	return n

@@ -69,9 +69,9 @@ type Config struct {
 	Admitter Admitter
 	Resizer  Resizer
 	// Evicted returns the grace period, in seconds, of an eviction that an earlier agent began, and
-	// false for other pods. It must not block. nil: there is none.
+	// false for other pods. It must not block.
 	Evicted func(uid pod.UID) (grace int64, ok bool)
-	// Unobserved is called for a pod that could not be observed. It must not block. nil: no call.
+	// Unobserved is called for a pod that could not be observed. It must not block.
 	Unobserved func(p *v1.Pod, err error)
 	States     *pod.States
 	Tracer     *span.Tracer // of passes; nil: no tracing

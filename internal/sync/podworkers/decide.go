@@ -11,16 +11,16 @@ import (
 	"berth/internal/sync/podsync"
 )
 
-// turn is the input of one iteration of a worker: a copy of the worker's state, and the observed
-// state of the pod.
-type turn struct {
+// iteration is the input of one iteration of a worker: a copy of the worker's state, and the
+// observed state of the pod.
+type iteration struct {
 	worker   *worker
 	life     pod.Lifecycle
 	work     work
 	started  bool
 	why      string
-	first    bool // first of its name: it may start
-	next     bool // next in the admission queue; set with observed
+	isFirst  bool // first of its name: it may start
+	isNext   bool // next in the admission queue; set with observed
 	observed *pod.Status
 }
 
@@ -28,13 +28,13 @@ type turn struct {
 type then int
 
 const (
-	goOn   then = iota // with the next step of the iteration
-	atOnce             // with another iteration, immediately
-	wait               // with another iteration, on a wake-up or when the timer fires
-	leave              // the worker exits
+	next    then = iota // with the next step of the iteration
+	requeue             // with another iteration, immediately
+	wait                // with another iteration, on a wake-up or when the timer fires
+	done                // the worker exits
 )
 
-// decision is the outcome of one step of an iteration. It is data: PodWorkers.apply executes it.
+// decision is the outcome of one step of an iteration. It is data: worker.apply executes it.
 type decision struct {
 	then then
 	// to is the pod's next state; a pod never moves back.
@@ -53,7 +53,6 @@ type decision struct {
 	entry journal.Entry
 }
 
-// outcome is the result of a call that an iteration made.
 type outcome struct {
 	err    error
 	killed bool // the pass was interrupted, or the agent stops
@@ -63,13 +62,13 @@ type outcome struct {
 }
 
 // computeEntry decides whether an iteration has anything to do.
-func computeEntry(t *turn) decision {
+func computeEntry(it *iteration) decision {
 	switch {
-	case t.life.State == Finished && !t.life.RuntimeOnly && !t.life.Orphan:
+	case it.life.State == Finished && !it.life.RuntimeOnly && !it.life.Orphan:
 		// A deleted API pod stays until its source has removed it: its last status must still be
 		// reported. A pod that was evicted when its source removed it is orphaned later.
 		return decision{then: wait, finished: true}
-	case t.life.State == Waiting && !t.first:
+	case it.life.State == Waiting && !it.isFirst:
 		return decision{then: wait, entry: journal.Entry{Decision: "wait for the pod of the same name to end"}}
 	}
 	return decision{}
@@ -79,12 +78,11 @@ func computeEntry(t *turn) decision {
 // attempts including this one.
 func computeRemoval(o outcome, tries int) decision {
 	if o.err == nil {
-		return decision{then: leave}
+		return decision{then: done}
 	}
 	return computeFailure("remove", o, min(errorBackOff<<min(tries-1, 10), removalBackOffCap))
 }
 
-// computeObserved decides after an attempt to observe the pod.
 func computeObserved(o outcome) decision {
 	if o.err == nil {
 		return decision{}
@@ -94,81 +92,79 @@ func computeObserved(o outcome) decision {
 
 func computeFailure(what string, o outcome, backOff time.Duration) decision {
 	if o.killed {
-		return decision{then: atOnce}
+		return decision{then: requeue}
 	}
 	return decision{then: wait, backOff: backOff, entry: journal.Entry{
 		Decision: what + " failed, to be tried again", Error: o.err.Error(),
 	}}
 }
 
-// admitting is whether a waiting pod is to be admitted.
-type admitting int
+// admitAction is how a pod is admitted.
+type admitAction int
 
 const (
-	notAsked admitting = iota // it is past admission, or other pods are first
-	adopted                   // it runs: an earlier agent has admitted it
-	asked
+	skipAdmission admitAction = iota // it is past admission, or other pods are first
+	adopt                            // it runs: an earlier agent has admitted it
+	requestAdmission
 )
 
-// computeAsked decides whether to request the pod's admission now.
-func computeAsked(t *turn) (admitting, decision) {
+// computeAdmitAction decides whether to request the pod's admission now.
+func computeAdmitAction(it *iteration) (admitAction, decision) {
 	switch {
-	case t.life.State != Waiting:
-		return notAsked, decision{}
-	case t.observed.Active():
-		return adopted, decision{to: Syncing, entry: journal.Entry{
+	case it.life.State != Waiting:
+		return skipAdmission, decision{}
+	case it.observed.Active():
+		return adopt, decision{to: Syncing, entry: journal.Entry{
 			Decision: "go on with the pod as it runs", Why: "the agent was started again; nothing of the pod was",
 		}}
-	case !t.next:
-		return notAsked, decision{then: wait}
+	case !it.isNext:
+		return skipAdmission, decision{then: wait}
 	}
-	return asked, decision{}
+	return requestAdmission, decision{}
 }
 
-// computeAdmission decides after an admission request.
 func computeAdmission(v admission.Verdict, err error) decision {
 	switch {
 	case err != nil: // interrupted
-		return decision{then: atOnce}
+		return decision{then: requeue}
 	case v.Later != nil:
 		return decision{then: wait, entry: journal.Entry{Decision: "wait for room to be made"}}
 	case !v.Admitted:
-		return decision{then: atOnce, to: Terminated} // an earlier agent may have begun to start it
+		return decision{then: requeue, to: Terminated} // an earlier agent may have begun to start it
 	}
 	return decision{to: Syncing}
 }
 
 // computeTermination decides how the termination of a pod begins.
-func computeTermination(t *turn) decision {
+func computeTermination(it *iteration) decision {
 	switch {
-	case t.life.State != Terminating || t.life.TerminationBegun:
+	case it.life.State != Terminating || it.life.TerminationBegun:
 		return decision{}
-	case t.work.pod != nil && !t.started && len(t.observed.Sandboxes) == 0:
-		return decision{then: atOnce, to: Terminated} // it never started
+	case it.work.pod != nil && !it.started && len(it.observed.Sandboxes) == 0:
+		return decision{then: requeue, to: Terminated} // it never started
 	}
 	return decision{terminating: true, entry: journal.Entry{
-		Decision: "end the pod", Why: fmt.Sprintf("%s; grace period %d s", t.why, t.work.grace),
+		Decision: "end the pod", Why: fmt.Sprintf("%s; grace period %d s", it.why, it.work.grace),
 	}}
 }
 
-// computeNext decides after the pass of a state.
 func computeNext(s pod.State, o outcome) decision {
 	switch {
 	case o.killed:
-		return decision{then: atOnce}
+		return decision{then: requeue}
 	case o.err != nil:
 		return decision{then: wait, backOff: errorBackOff, at: o.result.RetryAt, entry: journal.Entry{
 			Decision: "pass failed, to be tried again", Why: "state " + s.String(),
 			Took: o.took.Round(time.Millisecond), Error: o.err.Error(),
 		}}
 	case s == Syncing && o.result.Terminal:
-		return decision{then: atOnce, to: Terminating, why: o.result.Why}
+		return decision{then: requeue, to: Terminating, why: o.result.Why}
 	case s == Terminating:
-		return decision{then: atOnce, to: Terminated}
+		return decision{then: requeue, to: Terminated}
 	case s == Terminated:
-		return decision{then: atOnce, to: Finished}
+		return decision{then: requeue, to: Finished}
 	case o.result.Touched || o.missed:
-		return decision{then: atOnce}
+		return decision{then: requeue}
 	}
 	return decision{then: wait, at: o.result.RetryAt}
 }

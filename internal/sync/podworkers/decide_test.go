@@ -37,41 +37,41 @@ func wantDecision(t *testing.T, name string, got, want decision) {
 
 func TestComputeEntry(t *testing.T) {
 	for _, tc := range []struct {
-		name string
-		turn turn
-		want decision
+		name      string
+		iteration iteration
+		want      decision
 	}{
-		{"a pod that waits", turn{first: true}, decision{}},
+		{"a pod that waits", iteration{isFirst: true}, decision{}},
 		{
 			"behind another of its name",
-			turn{},
+			iteration{},
 			decision{then: wait, entry: journal.Entry{Decision: "wait for the pod of the same name to end"}},
 		},
-		{"a pod that runs is past its name's turn", turn{life: pod.Lifecycle{State: Syncing}}, decision{}},
-		{"finished, and its source has it", turn{life: pod.Lifecycle{State: Finished}}, decision{then: wait, finished: true}},
-		{"finished, and no source has it", turn{life: pod.Lifecycle{State: Finished, Orphan: true}}, decision{}},
-		{"finished, and only the runtime knew it", turn{life: pod.Lifecycle{State: Finished, RuntimeOnly: true}}, decision{}},
+		{"a pod that runs is past its name's turn", iteration{life: pod.Lifecycle{State: Syncing}}, decision{}},
+		{"finished, and its source has it", iteration{life: pod.Lifecycle{State: Finished}}, decision{then: wait, finished: true}},
+		{"finished, and no source has it", iteration{life: pod.Lifecycle{State: Finished, Orphan: true}}, decision{}},
+		{"finished, and only the runtime knew it", iteration{life: pod.Lifecycle{State: Finished, RuntimeOnly: true}}, decision{}},
 	} {
-		wantDecision(t, tc.name, computeEntry(&tc.turn), tc.want)
+		wantDecision(t, tc.name, computeEntry(&tc.iteration), tc.want)
 	}
 }
 
-func TestComputeAsked(t *testing.T) {
+func TestComputeAdmitAction(t *testing.T) {
 	for _, tc := range []struct {
-		name string
-		turn turn
-		ask  admitting
-		want decision
+		name      string
+		iteration iteration
+		ask       admitAction
+		want      decision
 	}{
-		{"its turn", turn{observed: nobody, next: true}, asked, decision{}},
-		{"others are before it", turn{observed: dead}, notAsked, decision{then: wait}},
-		{"it runs, and waits for nobody", turn{observed: active}, adopted, decision{to: Syncing, entry: journal.Entry{
+		{"its turn", iteration{observed: nobody, isNext: true}, requestAdmission, decision{}},
+		{"others are before it", iteration{observed: dead}, skipAdmission, decision{then: wait}},
+		{"it runs, and waits for nobody", iteration{observed: active}, adopt, decision{to: Syncing, entry: journal.Entry{
 			Decision: "go on with the pod as it runs", Why: "the agent was started again; nothing of the pod was",
 		}}},
-		{"it was admitted", turn{observed: nobody, next: true, life: pod.Lifecycle{State: Syncing}}, notAsked, decision{}},
-		{"it is to end", turn{observed: active, next: true, life: pod.Lifecycle{State: Terminating}}, notAsked, decision{}},
+		{"it was admitted", iteration{observed: nobody, isNext: true, life: pod.Lifecycle{State: Syncing}}, skipAdmission, decision{}},
+		{"it is to end", iteration{observed: active, isNext: true, life: pod.Lifecycle{State: Terminating}}, skipAdmission, decision{}},
 	} {
-		ask, got := computeAsked(&tc.turn)
+		ask, got := computeAdmitAction(&tc.iteration)
 		if ask != tc.ask {
 			t.Errorf("%s: got %d, want %d", tc.name, ask, tc.ask)
 		}
@@ -87,14 +87,14 @@ func TestComputeAdmission(t *testing.T) {
 		want    decision
 	}{
 		{"admitted", admission.Verdict{Admitted: true}, nil, decision{to: Syncing}},
-		{"refused", admission.Verdict{}, nil, decision{then: atOnce, to: Terminated}},
+		{"refused", admission.Verdict{}, nil, decision{then: requeue, to: Terminated}},
 		{
 			"later",
 			admission.Verdict{Later: make(chan struct{})},
 			nil,
 			decision{then: wait, entry: journal.Entry{Decision: "wait for room to be made"}},
 		},
-		{"killed meanwhile", admission.Verdict{}, errNo, decision{then: atOnce}},
+		{"killed meanwhile", admission.Verdict{}, errNo, decision{then: requeue}},
 	} {
 		wantDecision(t, tc.name, computeAdmission(tc.verdict, tc.err), tc.want)
 	}
@@ -106,25 +106,25 @@ func TestComputeTermination(t *testing.T) {
 	wanted := work{pod: &v1.Pod{}, grace: 30}
 	begins := decision{terminating: true, entry: journal.Entry{Decision: "end the pod", Why: "it is evicted; grace period 30 s"}}
 	for _, tc := range []struct {
-		name string
-		turn turn
-		want decision
+		name      string
+		iteration iteration
+		want      decision
 	}{
-		{"a pod that runs", turn{life: pod.Lifecycle{State: Syncing}, work: wanted, observed: active}, decision{}},
-		{"it never began", turn{life: terminating, work: wanted, observed: nobody}, decision{then: atOnce, to: Terminated}},
-		{"an earlier agent began with it", turn{life: terminating, work: wanted, observed: dead, why: "it is evicted"}, begins},
-		{"a pass began with it", turn{life: terminating, work: wanted, observed: nobody, started: true, why: "it is evicted"}, begins},
-		{"of only the runtime", turn{life: terminating, work: work{grace: 30}, observed: nobody, why: "it is evicted"}, begins},
-		{"its end has begun", turn{life: begun, work: wanted, observed: active, started: true}, decision{}},
-		{"its end has begun, and all is gone", turn{life: begun, work: wanted, observed: nobody}, decision{}},
+		{"a pod that runs", iteration{life: pod.Lifecycle{State: Syncing}, work: wanted, observed: active}, decision{}},
+		{"it never began", iteration{life: terminating, work: wanted, observed: nobody}, decision{then: requeue, to: Terminated}},
+		{"an earlier agent began with it", iteration{life: terminating, work: wanted, observed: dead, why: "it is evicted"}, begins},
+		{"a pass began with it", iteration{life: terminating, work: wanted, observed: nobody, started: true, why: "it is evicted"}, begins},
+		{"of only the runtime", iteration{life: terminating, work: work{grace: 30}, observed: nobody, why: "it is evicted"}, begins},
+		{"its end has begun", iteration{life: begun, work: wanted, observed: active, started: true}, decision{}},
+		{"its end has begun, and all is gone", iteration{life: begun, work: wanted, observed: nobody}, decision{}},
 	} {
-		wantDecision(t, tc.name, computeTermination(&tc.turn), tc.want)
+		wantDecision(t, tc.name, computeTermination(&tc.iteration), tc.want)
 	}
 }
 
 func TestComputeNext(t *testing.T) {
 	at := time.Unix(1700000000, 0)
-	again := decision{then: atOnce}
+	again := decision{then: requeue}
 	failure := func(state string) decision {
 		return decision{then: wait, backOff: errorBackOff, entry: journal.Entry{
 			Decision: "pass failed, to be tried again", Why: "state " + state, Took: 2 * time.Millisecond, Error: "no",
@@ -143,14 +143,14 @@ func TestComputeNext(t *testing.T) {
 		{"a back-off", Syncing, outcome{result: podsync.Result{RetryAt: at}}, decision{then: wait, at: at}},
 		{"the runtime was changed", Syncing, outcome{result: podsync.Result{Touched: true, RetryAt: at}}, again},
 		{"the pod changed meanwhile", Syncing, outcome{missed: true, result: podsync.Result{RetryAt: at}}, again},
-		{"the pod is over", Syncing, outcome{result: podsync.Result{Terminal: true}}, decision{then: atOnce, to: Terminating}},
+		{"the pod is over", Syncing, outcome{result: podsync.Result{Terminal: true}}, decision{then: requeue, to: Terminating}},
 		{"failed", Syncing, outcome{err: errNo, took: took, missed: true}, failure("Syncing")},
 		{"failed, with a back-off", Syncing, outcome{err: errNo, took: took, result: podsync.Result{RetryAt: at}}, later},
 		{"killed", Syncing, outcome{killed: true, err: errNo, result: podsync.Result{Terminal: true}}, again},
-		{"all stopped", Terminating, outcome{}, decision{then: atOnce, to: Terminated}},
+		{"all stopped", Terminating, outcome{}, decision{then: requeue, to: Terminated}},
 		{"not stopped", Terminating, outcome{err: errNo, took: took}, failure("Terminating")},
 		{"less grace", Terminating, outcome{killed: true}, again},
-		{"cleaned up", Terminated, outcome{missed: true}, decision{then: atOnce, to: Finished}},
+		{"cleaned up", Terminated, outcome{missed: true}, decision{then: requeue, to: Finished}},
 		{"not cleaned up", Terminated, outcome{err: errNo, took: took}, failure("Terminated")},
 		{"the agent stops", Terminated, outcome{killed: true}, again},
 	} {
@@ -162,14 +162,14 @@ func TestComputeRemovalAndObserved(t *testing.T) {
 	remains := func(backOff time.Duration) decision {
 		return decision{then: wait, backOff: backOff, entry: journal.Entry{Decision: "remove failed, to be tried again", Error: "no"}}
 	}
-	wantDecision(t, "removed", computeRemoval(outcome{}, 1), decision{then: leave})
-	wantDecision(t, "the agent stops", computeRemoval(outcome{err: errNo, killed: true}, 1), decision{then: atOnce})
+	wantDecision(t, "removed", computeRemoval(outcome{}, 1), decision{then: done})
+	wantDecision(t, "the agent stops", computeRemoval(outcome{err: errNo, killed: true}, 1), decision{then: requeue})
 	for tries, backOff := range map[int]time.Duration{1: 10 * time.Second, 2: 20 * time.Second, 5: 160 * time.Second, 6: 5 * time.Minute, 1000: 5 * time.Minute} {
 		wantDecision(t, "not removed", computeRemoval(outcome{err: errNo}, tries), remains(backOff))
 	}
 	wantDecision(t, "observed", computeObserved(outcome{}), decision{})
 	wantDecision(t, "observed, and killed", computeObserved(outcome{killed: true}), decision{})
-	wantDecision(t, "killed", computeObserved(outcome{err: errNo, killed: true}), decision{then: atOnce})
+	wantDecision(t, "killed", computeObserved(outcome{err: errNo, killed: true}), decision{then: requeue})
 	wantDecision(t, "not observed", computeObserved(outcome{err: errNo}), decision{
 		then: wait, backOff: errorBackOff, entry: journal.Entry{Decision: "observe failed, to be tried again", Error: "no"},
 	})
@@ -211,12 +211,12 @@ func TestTransitionsAreThoseOfTheDoc(t *testing.T) {
 			move(s, nextLifecycle(pod.Lifecycle{State: s}, &o).State)
 		}
 		move(s, orphaned(pod.Lifecycle{State: s}).State)
-		for _, tn := range everyTurn(s) {
+		for _, tn := range everyIteration(s) {
 			move(s, computeEntry(&tn).to)
-			ask, d := computeAsked(&tn)
+			ask, d := computeAdmitAction(&tn)
 			move(s, d.to)
 			move(s, computeTermination(&tn).to)
-			if ask == asked {
+			if ask == requestAdmission {
 				for _, v := range []admission.Verdict{{}, {Admitted: true}, {Later: make(chan struct{})}} {
 					move(s, computeAdmission(v, nil).to)
 					move(s, computeAdmission(v, errNo).to)
@@ -255,13 +255,13 @@ func everyUpdate() (out []UpdatePodOptions) {
 	return out
 }
 
-func everyTurn(s pod.State) (out []turn) {
+func everyIteration(s pod.State) (out []iteration) {
 	for _, observed := range []*pod.Status{nobody, dead, active} {
 		for _, w := range []work{{}, {pod: &v1.Pod{}}} {
 			for i := range 16 {
-				out = append(out, turn{
+				out = append(out, iteration{
 					life: pod.Lifecycle{State: s, TerminationBegun: i&1 > 0}, work: w, observed: observed,
-					started: i&2 > 0, first: i&4 > 0, next: i&8 > 0,
+					started: i&2 > 0, isFirst: i&4 > 0, isNext: i&8 > 0,
 				})
 			}
 		}

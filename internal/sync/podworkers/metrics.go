@@ -12,7 +12,6 @@ type metrics struct {
 	restarted     *prometheus.CounterVec
 }
 
-// newMetrics registers the metrics of this package; if r is nil, they are not registered.
 func newMetrics(r prometheus.Registerer) *metrics {
 	f := promauto.With(r)
 	return &metrics{

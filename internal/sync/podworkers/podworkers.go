@@ -22,6 +22,7 @@
 package podworkers
 
 import (
+	"cmp"
 	"context"
 	"maps"
 	"slices"
@@ -46,69 +47,34 @@ type PodWorkers struct {
 	queue   queue               // guarded by mu
 }
 
-// worker runs the lifecycle of one pod.
-type worker struct {
-	uid    pod.UID
-	name   pod.FullName
-	static bool
-	wake   chan struct{} // capacity 1
-	// arrived is the time of the pod's first update.
-	arrived time.Time
-
-	// Owned by the worker's goroutine:
-	after    pod.Reading     // readings up to it are older than the last pass
-	capacity <-chan struct{} // closed when a pod waiting for capacity is to be retried
-	refused  bool            // the pod was not admitted
-	// removals counts the attempts to remove the rest of the terminated pod.
-	removals int
-
-	// Guarded by PodWorkers.mu:
-	life      pod.Lifecycle
-	work      work
-	started   bool               // a pass over the running pod began
-	why       string             // reason of the termination
-	interrupt context.CancelFunc // cancels the running pass
-}
-
 // New returns workers that start once Run is called.
 func New(cfg Config) *PodWorkers {
-	if cfg.Evicted == nil {
-		cfg.Evicted = func(pod.UID) (int64, bool) { return 0, false }
-	}
-	if cfg.Unobserved == nil {
-		cfg.Unobserved = func(*v1.Pod, error) {}
-	}
 	return &PodWorkers{Config: cfg, metrics: newMetrics(cfg.Metrics), finished: pod.NewInbox[pod.UID](), workers: map[pod.UID]*worker{}, queue: queue{names: map[pod.FullName][]*worker{}}}
 }
 
-// Ending returns the newest desired version of a terminating pod that is not removed yet, and false
-// for other pods and for pods that exist only in the runtime.
-func (p *PodWorkers) Ending(uid pod.UID) (*v1.Pod, bool) {
+// TerminatingPod returns the newest desired version of a terminating pod that is not removed yet,
+// and false for other pods and for pods that exist only in the runtime.
+func (p *PodWorkers) TerminatingPod(uid pod.UID) (*v1.Pod, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	w, ok := p.workers[uid]
-	if !ok || !w.isEnding() {
+	if !ok || !w.isTerminating() {
 		return nil, false
 	}
 	return w.work.pod, true
 }
 
-// AllEnding returns the UIDs of all pods that Ending returns.
-func (p *PodWorkers) AllEnding() []pod.UID {
+// TerminatingPods returns the UIDs of all pods that TerminatingPod returns.
+func (p *PodWorkers) TerminatingPods() []pod.UID {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	var out []pod.UID
 	for uid, w := range p.workers {
-		if w.isEnding() {
+		if w.isTerminating() {
 			out = append(out, uid)
 		}
 	}
 	return out
-}
-
-// isEnding requires PodWorkers.mu.
-func (w *worker) isEnding() bool {
-	return w.work.pod != nil && (w.life.State == Terminating || w.life.State == Terminated)
 }
 
 // Finished receives the pods whose worker has exited, or has nothing left to do while the pod is
@@ -133,7 +99,7 @@ func (p *PodWorkers) startLocked(w *worker) {
 	if ctx == nil || ctx.Err() != nil {
 		return
 	}
-	p.passes.Go(func() { p.live(ctx, w) })
+	p.passes.Go(func() { w.run(ctx) })
 }
 
 // UpdatePod merges an update into the work of the pod's worker, and creates the worker if there is
@@ -148,7 +114,7 @@ func (p *PodWorkers) UpdatePod(o UpdatePodOptions) {
 		close(done)
 	}
 	if w != nil {
-		w.poke()
+		notify(w.wake)
 	}
 }
 
@@ -196,7 +162,7 @@ func (p *PodWorkers) updateLocked(uid pod.UID, o *UpdatePodOptions) (_ *worker, 
 }
 
 func (p *PodWorkers) addLocked(uid pod.UID, o *UpdatePodOptions) *worker {
-	w := &worker{uid: uid, wake: make(chan struct{}, 1), arrived: time.Now()}
+	w := &worker{workers: p, uid: uid, wake: make(chan struct{}, 1), arrived: time.Now()}
 	p.metrics.found(o)
 	if o.Pod != nil {
 		w.name, w.static = pod.FullNameOf(o.Pod), pod.IsStatic(o.Pod)
@@ -212,22 +178,21 @@ func (p *PodWorkers) addLocked(uid pod.UID, o *UpdatePodOptions) *worker {
 	return w
 }
 
-func (w *worker) poke() { notify(w.wake) }
-
-// leave removes the worker, wakes the next worker of its pod's name, and completes its waiters.
-func (p *PodWorkers) leave(w *worker) {
+// remove removes a worker that exits, wakes the next worker of its pod's name, and completes its
+// waiters.
+func (p *PodWorkers) remove(w *worker) {
 	p.Admitter.Forget(w.uid) // before another worker with this UID can exist
 	p.mu.Lock()
 	delete(p.workers, w.uid)
 	p.States.Forget(w.uid)
 	done := w.work.completions
-	next := p.queue.leave(w)
+	next := p.queue.remove(w)
 	p.mu.Unlock()
 	for _, c := range done {
 		close(c)
 	}
 	if next != nil {
-		next.poke()
+		notify(next.wake)
 	}
 	p.finished.Put(w.uid)
 }
@@ -251,7 +216,7 @@ func (p *PodWorkers) SyncKnownPods(desired map[pod.UID]*v1.Pod) {
 	p.mu.Unlock()
 	p.Admitter.Retain(known)
 	for _, w := range wake {
-		w.poke()
+		notify(w.wake)
 	}
 }
 
@@ -262,7 +227,7 @@ func (p *PodWorkers) Orphan(uid pod.UID) {
 	isNew := w != nil && p.orphanLocked(w)
 	p.mu.Unlock()
 	if isNew {
-		w.poke()
+		notify(w.wake)
 	}
 }
 
@@ -306,7 +271,7 @@ func (p *PodWorkers) WakePod(uid pod.UID) {
 	w := p.workers[uid]
 	p.mu.Unlock()
 	if w != nil {
-		w.poke()
+		notify(w.wake)
 	}
 }
 
@@ -316,7 +281,7 @@ func (p *PodWorkers) WakeAll() {
 	workers := slices.Collect(maps.Values(p.workers))
 	p.mu.Unlock()
 	for _, w := range workers {
-		w.poke()
+		notify(w.wake)
 	}
 }
 
@@ -332,4 +297,65 @@ func (p *PodWorkers) Len() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return len(p.workers)
+}
+
+// admitted removes the worker from the admission queue and wakes the next one.
+func (p *PodWorkers) admitted(w *worker) {
+	p.mu.Lock()
+	next := p.queue.admitted(w)
+	p.mu.Unlock()
+	if next != nil {
+		notify(next.wake)
+	}
+}
+
+func (p *PodWorkers) isNext(w *worker) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.queue.next() == w
+}
+
+func (p *PodWorkers) begin(w *worker, cancel context.CancelFunc) *iteration {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	w.interrupt = cancel
+	return &iteration{worker: w, life: w.life, work: w.work, started: w.started, why: w.why, isFirst: p.queue.isFirst(w)}
+}
+
+func (p *PodWorkers) end(w *worker) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	w.interrupt = nil
+}
+
+// advance moves the lifecycle forward, never back. It returns the completion channels to close if
+// all containers have terminated.
+func (p *PodWorkers) advance(w *worker, d decision) (done []chan<- struct{}) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	before := w.life
+	w.life.TerminationBegun = w.life.TerminationBegun || d.terminating
+	if w.life.State < d.to {
+		w.life.State = d.to
+		switch d.to {
+		case Syncing:
+			w.started = true
+		case Terminating:
+			w.work.grace, w.why = computeGrace(w.work, nil), cmp.Or(d.why, "its containers have ended for good")
+		default:
+			done, w.work.completions = w.work.completions, nil
+		}
+	}
+	if w.life != before {
+		p.States.Set(w.uid, w.life)
+	}
+	return done
+}
+
+// notify sends to a channel of capacity 1 without blocking.
+func notify(c chan<- struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
 }

@@ -180,6 +180,7 @@ func startWith(t *testing.T, states *pod.States, a podworkers.Admitter) *rig {
 	}
 	r.PodWorkers = podworkers.New(podworkers.Config{
 		Syncer: syncer{w, t}, Observer: w, Admitter: a, Resizer: w, States: r.states, Evicted: w.Evicted, Metrics: r.metrics, Journal: journal.New(log), Log: log,
+		Unobserved: func(*v1.Pod, error) {},
 	})
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
@@ -569,7 +570,9 @@ func TestStopLeavesPodsAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{active: map[pod.UID]bool{}, inFlight: map[pod.UID]bool{}, kept: map[pod.UID]bool{}}
 		log := slog.New(slog.DiscardHandler)
-		workers := podworkers.New(podworkers.Config{Syncer: syncer{w, t}, Observer: w, Admitter: w, Resizer: w, States: pod.NewStates(), Journal: journal.New(log), Log: log})
+		workers := podworkers.New(podworkers.Config{
+			Syncer: syncer{w, t}, Observer: w, Admitter: w, Resizer: w, States: pod.NewStates(), Evicted: w.Evicted, Unobserved: func(*v1.Pod, error) {}, Journal: journal.New(log), Log: log,
+		})
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		go func() { done <- workers.Run(ctx) }()

@@ -44,9 +44,9 @@ func (q *queue) admitted(w *worker) (next *worker) {
 	return q.next()
 }
 
-// leave removes the worker from its name's list. It returns the worker that becomes first by this,
+// remove removes the worker from its name's list. It returns the worker that becomes first by this,
 // or nil.
-func (q *queue) leave(w *worker) (next *worker) {
+func (q *queue) remove(w *worker) (next *worker) {
 	if !w.static {
 		return nil
 	}

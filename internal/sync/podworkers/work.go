@@ -163,7 +163,6 @@ func computeGrace(w work, k *KillPodOptions) int64 {
 	return max(grace, 1)
 }
 
-// nextLifecycle returns the lifecycle after an update.
 func nextLifecycle(l pod.Lifecycle, o *UpdatePodOptions) pod.Lifecycle {
 	p := o.Pod
 	// Stays set when a manifest brings the pod back: the remains are terminated, and the pod starts

@@ -69,7 +69,7 @@ type Recorder interface {
 // is released.
 type Quarantine struct {
 	Config
-	inHand slots
+	inProgress slots
 
 	mu       sync.Mutex
 	suspects map[work]*suspect // guarded by mu
@@ -99,7 +99,7 @@ type suspectList struct {
 
 // New returns a Quarantine. It does no I/O.
 func New(cfg Config) *Quarantine {
-	return &Quarantine{Config: cfg, inHand: slots{log: cfg.Log}, suspects: map[work]*suspect{}}
+	return &Quarantine{Config: cfg, inProgress: slots{log: cfg.Log}, suspects: map[work]*suspect{}}
 }
 
 // Open counts the crash of the last agent, if it crashed, and makes the Go runtime also write the
@@ -109,25 +109,25 @@ func (q *Quarantine) Open() error {
 		return fmt.Errorf("quarantine: %w", err)
 	}
 	q.load()
-	var inHand []work
-	err := q.orAnew(slotsFile, func() (err error) { inHand, err = q.inHand.open(q.path(slotsFile)); return err })
+	var inProgress []work
+	err := q.retryAnew(slotsFile, func() (err error) { inProgress, err = q.inProgress.open(q.path(slotsFile)); return err })
 	if err != nil {
 		return err
 	}
 	var report string
-	if err := q.orAnew(crashFile, func() (err error) { report, err = q.takeReport(); return err }); err != nil {
+	if err := q.retryAnew(crashFile, func() (err error) { report, err = q.takeReport(); return err }); err != nil {
 		return err
 	}
 	if report != "" {
-		q.Log.Error("the last agent crashed", "report", q.path(lastCrashFile), "error", report, "podsInHand", len(inHand))
-		q.count(inHand, report)
+		q.Log.Error("the last agent crashed", "report", q.path(lastCrashFile), "error", report, "podsInHand", len(inProgress))
+		q.count(inProgress, report)
 	}
 	return q.openReport()
 }
 
-// orAnew runs do. If that fails, it moves the file aside and runs do again: a crash of the last
+// retryAnew runs do. If that fails, it moves the file aside and runs do again: a crash of the last
 // agent is then not counted.
-func (q *Quarantine) orAnew(name string, do func() error) error {
+func (q *Quarantine) retryAnew(name string, do func() error) error {
 	err := do()
 	if err == nil {
 		return nil
@@ -144,7 +144,7 @@ func (q *Quarantine) orAnew(name string, do func() error) error {
 }
 
 // Close closes the files of Open.
-func (q *Quarantine) Close() error { return errors.Join(closeReport(), q.inHand.close()) }
+func (q *Quarantine) Close() error { return errors.Join(closeReport(), q.inProgress.close()) }
 
 func (q *Quarantine) path(name string) string { return filepath.Join(q.Dir, name) }
 
@@ -185,11 +185,11 @@ func (q *Quarantine) load() {
 }
 
 // count counts one crash for each pod with a pass in progress.
-func (q *Quarantine) count(inHand []work, report string) {
+func (q *Quarantine) count(inProgress []work, report string) {
 	now := time.Now()
 	var counted []suspect
 	q.mu.Lock()
-	for _, w := range inHand {
+	for _, w := range inProgress {
 		s := q.suspects[w]
 		if s == nil {
 			s = &suspect{work: w}
@@ -336,7 +336,6 @@ func (q *Quarantine) recordSetAside(s suspect) {
 	}
 }
 
-// subjectOf returns the journal's subject for a UID.
 func (q *Quarantine) subjectOf(uid pod.UID) journal.Subject {
 	if s, ok := q.Journal.SubjectOf(uid); ok {
 		return s

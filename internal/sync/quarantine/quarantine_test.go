@@ -40,16 +40,16 @@ func TestDyingProcess(t *testing.T) {
 	if err := q.Open(); err != nil {
 		t.Fatal(err)
 	}
-	q.inHand.take(work{"finished", 1})()
+	q.inProgress.begin(work{"finished", 1})()
 	if !q.isQuarantined(work{"bad", 7}) {
-		q.inHand.take(work{"bad", 7})
+		q.inProgress.begin(work{"bad", 7})
 	}
 	for i := range 100 { // slots are used again, whatever the order
-		a, b := q.inHand.take(work{pod.UID(fmt.Sprint("a", i)), 0}), q.inHand.take(work{pod.UID(fmt.Sprint("b", i)), 0})
+		a, b := q.inProgress.begin(work{pod.UID(fmt.Sprint("a", i)), 0}), q.inProgress.begin(work{pod.UID(fmt.Sprint("b", i)), 0})
 		a()
 		b()
 	}
-	q.inHand.take(work{"ending", ending})
+	q.inProgress.begin(work{"ending", ending})
 	switch os.Getenv(dyingHow) {
 	case "panic":
 		go func() {
@@ -380,6 +380,6 @@ func BenchmarkInHand(b *testing.B) {
 	defer ended(b, q)
 	b.ReportAllocs()
 	for b.Loop() {
-		q.inHand.take(work{"3f1c7a52-0000-4000-8000-000000000000", 1})()
+		q.inProgress.begin(work{"3f1c7a52-0000-4000-8000-000000000000", 1})()
 	}
 }

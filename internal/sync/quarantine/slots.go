@@ -36,12 +36,12 @@ type slots struct {
 }
 
 // open returns the passes that the last agent had in progress, and truncates the file.
-func (s *slots) open(path string) (inHand []work, err error) {
+func (s *slots) open(path string) (inProgress []work, err error) {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		return nil, err
 	}
-	if inHand, err = readSlots(f); err == nil {
+	if inProgress, err = readSlots(f); err == nil {
 		err = f.Truncate(0)
 	}
 	if err != nil {
@@ -50,7 +50,7 @@ func (s *slots) open(path string) (inHand []work, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.file = f
-	return inHand, nil
+	return inProgress, nil
 }
 
 func (s *slots) close() error {
@@ -64,7 +64,6 @@ func (s *slots) close() error {
 	return err
 }
 
-// readSlots returns the content of the slots of a file.
 func readSlots(f io.Reader) ([]work, error) {
 	b, err := io.ReadAll(f)
 	if err != nil {
@@ -84,8 +83,8 @@ func readSlots(f io.Reader) ([]work, error) {
 	return out, nil
 }
 
-// take notes that the work is in progress; done removes the note.
-func (s *slots) take(w work) (done func()) {
+// begin notes that the work is in progress; done removes the note.
+func (s *slots) begin(w work) (done func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.file == nil || len(w.UID) == 0 || len(w.UID) > slotSize-slotHeader {

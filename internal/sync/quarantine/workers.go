@@ -33,7 +33,7 @@ func (g guarded) SyncPod(ctx context.Context, r podsync.Request) (podsync.Result
 	if g.q.isQuarantined(w) {
 		return podsync.Result{}, nil
 	}
-	defer g.q.inHand.take(w)()
+	defer g.q.inProgress.begin(w)()
 	return g.next.SyncPod(cri.WithPod(ctx, r.UID), r)
 }
 
@@ -57,7 +57,7 @@ func (g guarded) end(ctx context.Context, r podsync.Request, pass func(context.C
 	if g.q.isQuarantined(w) {
 		return errSetAside
 	}
-	defer g.q.inHand.take(w)()
+	defer g.q.inProgress.begin(w)()
 	return pass(cri.WithPod(ctx, r.UID), r)
 }
 
@@ -71,23 +71,26 @@ type Pods interface {
 	Get(uid pod.UID) (*v1.Pod, bool)
 }
 
-// Releaser releases pods by namespace and name.
+// Releaser explains quarantines, and releases pods by namespace and name.
 type Releaser struct {
-	*Quarantine
-	Pods    Pods
-	Workers Workers
+	Quarantine *Quarantine
+	Pods       Pods
+	Workers    Workers
 }
+
+// Why returns the crash report for which the pod is quarantined, and false if it is not.
+func (r Releaser) Why(uid pod.UID) (report string, quarantined bool) { return r.Quarantine.Why(uid) }
 
 // Release ends the quarantine of the pods of this name, wakes their workers, and reports whether
 // one was quarantined.
 func (r Releaser) Release(namespace, name string) (released bool) {
-	for _, s := range r.Journal.Stories(namespace, name) {
+	for _, s := range r.Quarantine.Journal.Stories(namespace, name) {
 		uid := s.Subject.UID
-		if uid == "" || !r.release(uid) {
+		if uid == "" || !r.Quarantine.release(uid) {
 			continue
 		}
 		released = true
-		r.Journal.Record(journal.Entry{Subject: s.Subject, Component: component, Decision: "the pod is released", Why: "a client asked for it"})
+		r.Quarantine.Journal.Record(journal.Entry{Subject: s.Subject, Component: component, Decision: "the pod is released", Why: "a client asked for it"})
 		wake := podworkers.UpdatePodOptions{UpdateType: podworkers.SyncPodSync}
 		if p, ok := r.Pods.Get(uid); ok {
 			wake.Pod = p

@@ -134,19 +134,6 @@ func (l *SyncLoop) syncLoopIteration(ctx context.Context) bool {
 	if h.listed || !h.known {
 		relisted = nil
 	}
-	var objects, probes, resized, devices <-chan struct{}
-	if h.Objects != nil {
-		objects = h.Objects.Wake()
-	}
-	if h.Probes != nil {
-		probes = h.Probes.Wake()
-	}
-	if h.Resized != nil {
-		resized = h.Resized.Wake()
-	}
-	if h.Devices != nil {
-		devices = h.Devices.Wake()
-	}
 	select {
 	case <-ctx.Done():
 		return false
@@ -161,13 +148,13 @@ func (l *SyncLoop) syncLoopIteration(ctx context.Context) bool {
 		changed := h.Changed.Take()
 		h.HandlePodSyncs(h.desired(changed))
 		h.HandlePodCleanups(changed)
-	case <-objects: // ConfigMaps, Secrets, tokens due for renewal
+	case <-h.Objects.Wake(): // ConfigMaps, Secrets, tokens due for renewal
 		h.HandlePodSyncs(h.desired(h.Objects.Take()))
-	case <-probes: // liveness, readiness and startup
+	case <-h.Probes.Wake(): // liveness, readiness and startup
 		h.HandlePodSyncs(h.desired(h.Probes.Take()))
-	case <-devices: // device health, plugin registration
+	case <-h.Devices.Wake(): // device health, plugin registration
 		h.HandlePodSyncs(h.desired(h.Devices.Take()))
-	case <-resized:
+	case <-h.Resized.Wake():
 		for _, uid := range h.Resized.Take() {
 			h.Workers.WakePod(uid)
 		}
@@ -225,7 +212,7 @@ func (h *SyncHandler) set(p *v1.Pod, t podworkers.SyncPodType) {
 // noteStatic notifies status.Mirrors that a static or mirror pod of this name was added, changed or
 // removed.
 func (h *SyncHandler) noteStatic(p *v1.Pod) {
-	if h.Static != nil && (pod.IsMirror(p) || pod.IsStatic(p)) {
+	if pod.IsMirror(p) || pod.IsStatic(p) {
 		h.Static.Put(pod.FullNameOf(p))
 	}
 }
@@ -261,8 +248,7 @@ func computeKillOptions(p *v1.Pod) *podworkers.KillPodOptions {
 	if p.DeletionTimestamp == nil || pod.SourceOf(p) != pod.APISource {
 		return nil
 	}
-	atOnce := int64(0)
-	return &podworkers.KillPodOptions{PodTerminationGracePeriodSecondsOverride: &atOnce}
+	return &podworkers.KillPodOptions{PodTerminationGracePeriodSecondsOverride: new(int64)}
 }
 
 // HandlePodReconcile applies changes of the API's copy of the status. Most of these are the agent's

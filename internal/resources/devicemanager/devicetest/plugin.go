@@ -128,8 +128,8 @@ func (p *Plugin) Offer(s *grpc.Server) {
 	p.mu.Lock()
 	p.changed = make(chan struct{})
 	p.mu.Unlock()
-	pluginapi.RegisterDevicePluginServer(s, deviceServer{Plugin: p})
-	registerapi.RegisterRegistrationServer(s, registrationServer{Plugin: p})
+	pluginapi.RegisterDevicePluginServer(s, deviceServer{plugin: p})
+	registerapi.RegisterRegistrationServer(s, registrationServer{plugin: p})
 }
 
 // Refresh sends the device list again.
@@ -207,7 +207,6 @@ func die() error {
 	select {}
 }
 
-// list returns the current devices.
 func (p *Plugin) list() *pluginapi.ListAndWatchResponse {
 	out := &pluginapi.ListAndWatchResponse{}
 	for _, d := range p.Devices {

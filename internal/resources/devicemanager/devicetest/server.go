@@ -18,30 +18,29 @@ const (
 	watch   = "ListAndWatch"
 )
 
-// deviceServer is the device plugin service.
 type deviceServer struct {
 	pluginapi.UnimplementedDevicePluginServer
-	*Plugin
+	plugin *Plugin
 }
 
 // GetDevicePluginOptions returns the plugin's options.
 func (s deviceServer) GetDevicePluginOptions(ctx context.Context, _ *pluginapi.Empty) (*pluginapi.DevicePluginOptions, error) {
-	after, err := s.take(ctx, Call{Method: options})
+	after, err := s.plugin.take(ctx, Call{Method: options})
 	if err != nil {
 		return nil, err
 	}
-	return &pluginapi.DevicePluginOptions{PreStartRequired: s.PreStarts, GetPreferredAllocationAvailable: s.Prefers}, after()
+	return &pluginapi.DevicePluginOptions{PreStartRequired: s.plugin.PreStarts, GetPreferredAllocationAvailable: s.plugin.Prefers}, after()
 }
 
 // ListAndWatch sends the devices, and again after each change.
 func (s deviceServer) ListAndWatch(_ *pluginapi.Empty, stream grpc.ServerStreamingServer[pluginapi.ListAndWatchResponse]) error {
-	after, err := s.take(stream.Context(), Call{Method: watch})
+	after, err := s.plugin.take(stream.Context(), Call{Method: watch})
 	if err != nil {
 		return err
 	}
 	for {
-		changed := s.nextChange()
-		if err := stream.Send(s.list()); err != nil {
+		changed := s.plugin.nextChange()
+		if err := stream.Send(s.plugin.list()); err != nil {
 			return err
 		}
 		if err := after(); err != nil {
@@ -59,7 +58,7 @@ func (s deviceServer) ListAndWatch(_ *pluginapi.Empty, stream grpc.ServerStreami
 func (s deviceServer) GetPreferredAllocation(ctx context.Context, r *pluginapi.PreferredAllocationRequest) (*pluginapi.PreferredAllocationResponse, error) {
 	out := &pluginapi.PreferredAllocationResponse{}
 	for _, c := range r.ContainerRequests {
-		after, err := s.take(ctx, Call{Method: "GetPreferredAllocation", Available: c.AvailableDeviceIDs, Devices: c.MustIncludeDeviceIDs, Size: int(c.AllocationSize)})
+		after, err := s.plugin.take(ctx, Call{Method: "GetPreferredAllocation", Available: c.AvailableDeviceIDs, Devices: c.MustIncludeDeviceIDs, Size: int(c.AllocationSize)})
 		if err != nil {
 			return nil, err
 		}
@@ -81,7 +80,7 @@ func (s deviceServer) GetPreferredAllocation(ctx context.Context, r *pluginapi.P
 func (s deviceServer) Allocate(ctx context.Context, r *pluginapi.AllocateRequest) (*pluginapi.AllocateResponse, error) {
 	out := &pluginapi.AllocateResponse{}
 	for _, c := range r.ContainerRequests {
-		after, err := s.take(ctx, Call{Method: "Allocate", Devices: c.DevicesIds})
+		after, err := s.plugin.take(ctx, Call{Method: "Allocate", Devices: c.DevicesIds})
 		if err != nil {
 			return nil, err
 		}
@@ -101,19 +100,19 @@ func (s deviceServer) Allocate(ctx context.Context, r *pluginapi.AllocateRequest
 // annotation that name them, the device nodes, the mount, the CDI devices.
 func (s deviceServer) response(ids []string) (*pluginapi.ContainerAllocateResponse, error) {
 	text := strings.Join(ids, ",")
-	out := &pluginapi.ContainerAllocateResponse{Envs: map[string]string{EnvName(s.Resource): text}, Annotations: map[string]string{s.Resource: text}}
+	out := &pluginapi.ContainerAllocateResponse{Envs: map[string]string{EnvName(s.plugin.Resource): text}, Annotations: map[string]string{s.plugin.Resource: text}}
 	for _, id := range ids {
-		d, err := s.device(id)
+		d, err := s.plugin.device(id)
 		if err != nil {
 			return nil, err
 		}
 		out.Devices = append(out.Devices, &pluginapi.DeviceSpec{ContainerPath: "/dev/" + id, HostPath: cmp.Or(d.Host, "/dev/null"), Permissions: "rw"})
-		if s.CDI != "" {
-			out.CdiDevices = append(out.CdiDevices, &pluginapi.CDIDevice{Name: s.CDI + "=" + id})
+		if s.plugin.CDI != "" {
+			out.CdiDevices = append(out.CdiDevices, &pluginapi.CDIDevice{Name: s.plugin.CDI + "=" + id})
 		}
 	}
-	if s.Mount != "" {
-		out.Mounts = append(out.Mounts, &pluginapi.Mount{ContainerPath: "/devices/" + path.Base(s.Resource), HostPath: s.Mount, ReadOnly: true})
+	if s.plugin.Mount != "" {
+		out.Mounts = append(out.Mounts, &pluginapi.Mount{ContainerPath: "/devices/" + path.Base(s.plugin.Resource), HostPath: s.plugin.Mount, ReadOnly: true})
 	}
 	return out, nil
 }
@@ -130,7 +129,7 @@ func EnvName(resource string) string {
 
 // PreStartContainer records the start of a container.
 func (s deviceServer) PreStartContainer(ctx context.Context, r *pluginapi.PreStartContainerRequest) (*pluginapi.PreStartContainerResponse, error) {
-	after, err := s.take(ctx, Call{Method: "PreStartContainer", Devices: r.DevicesIds})
+	after, err := s.plugin.take(ctx, Call{Method: "PreStartContainer", Devices: r.DevicesIds})
 	if err != nil {
 		return nil, err
 	}
@@ -140,12 +139,12 @@ func (s deviceServer) PreStartContainer(ctx context.Context, r *pluginapi.PreSta
 // registrationServer is the registration service for the plugin watcher.
 type registrationServer struct {
 	registerapi.UnimplementedRegistrationServer
-	*Plugin
+	plugin *Plugin
 }
 
 // GetInfo returns the plugin's type, name and versions.
 func (s registrationServer) GetInfo(context.Context, *registerapi.InfoRequest) (*registerapi.PluginInfo, error) {
-	return &registerapi.PluginInfo{Type: registerapi.DevicePlugin, Name: s.Resource, SupportedVersions: []string{pluginapi.Version}}, nil
+	return &registerapi.PluginInfo{Type: registerapi.DevicePlugin, Name: s.plugin.Resource, SupportedVersions: []string{pluginapi.Version}}, nil
 }
 
 // NotifyRegistrationStatus records the result of the registration.
@@ -154,5 +153,5 @@ func (s registrationServer) NotifyRegistrationStatus(_ context.Context, r *regis
 	if !r.PluginRegistered {
 		c = Call{Method: "refused", Error: r.Error}
 	}
-	return &registerapi.RegistrationStatusResponse{}, s.record(c)
+	return &registerapi.RegistrationStatusResponse{}, s.plugin.record(c)
 }

@@ -14,17 +14,16 @@ import (
 	drav1 "k8s.io/kubelet/pkg/apis/dra/v1"
 )
 
-// server is the DRAPlugin service.
 type server struct {
 	drav1.UnimplementedDRAPluginServer
-	*Driver
+	driver  *Driver
 	version string
 }
 
 // take executes a call about claims with its fault; do is called for each claim, unless the fault
 // skips them.
 func (s server) take(ctx context.Context, method string, claims []*drav1.Claim, do func(*drav1.Claim) error) (fault string, err error) {
-	fault, code, err := s.fault(method)
+	fault, code, err := s.driver.fault(method)
 	if err != nil {
 		return "", err
 	}
@@ -32,7 +31,7 @@ func (s server) take(ctx context.Context, method string, claims []*drav1.Claim, 
 	for _, claim := range claims {
 		c.Claims = append(c.Claims, claim.Uid)
 	}
-	if err := s.record(c); err != nil {
+	if err := s.driver.record(c); err != nil {
 		return "", err
 	}
 	if err := before(ctx, fault, code); err != nil {
@@ -65,11 +64,11 @@ func (s server) NodePrepareResources(ctx context.Context, r *drav1.NodePrepareRe
 		case Refuse:
 			out.Claims[c.Uid] = &drav1.NodePrepareResourceResponse{Error: "as the test wants it"}
 		case Huge:
-			out.Claims[c.Uid].Devices = []*drav1.Device{{PoolName: s.Pool, DeviceName: strings.Repeat("x", 10<<20)}}
+			out.Claims[c.Uid].Devices = []*drav1.Device{{PoolName: s.driver.Pool, DeviceName: strings.Repeat("x", 10<<20)}}
 		}
 	}
 	if fault == Stray {
-		out.Claims["stray"] = &drav1.NodePrepareResourceResponse{Devices: []*drav1.Device{{PoolName: s.Pool, DeviceName: "stray", CdiDeviceIds: []string{s.Name + "/stray=stray"}}}}
+		out.Claims["stray"] = &drav1.NodePrepareResourceResponse{Devices: []*drav1.Device{{PoolName: s.driver.Pool, DeviceName: "stray", CdiDeviceIds: []string{s.driver.Name + "/stray=stray"}}}}
 	}
 	return out, nil
 }
@@ -101,7 +100,7 @@ const class = "device"
 // prepare writes the CDI specification of a claim, and records that it is prepared.
 func (s server) prepare(c *drav1.Claim) ([]*drav1.Device, error) {
 	devices := []Device{{Name: "device"}}
-	b, err := os.ReadFile(filepath.Join(s.Dir, "devices", c.Name))
+	b, err := os.ReadFile(filepath.Join(s.driver.Dir, "devices", c.Name))
 	if err == nil {
 		err = json.Unmarshal(b, &devices)
 	} else if errors.Is(err, fs.ErrNotExist) {
@@ -113,15 +112,15 @@ func (s server) prepare(c *drav1.Claim) ([]*drav1.Device, error) {
 	var out []*drav1.Device
 	for i, d := range devices {
 		if d.CDI == nil {
-			devices[i].CDI = []string{s.Name + "/" + class + "=" + c.Uid + "-" + d.Name}
+			devices[i].CDI = []string{s.driver.Name + "/" + class + "=" + c.Uid + "-" + d.Name}
 		}
-		v := &drav1.Device{PoolName: s.Pool, DeviceName: d.Name, RequestNames: d.Requests, CdiDeviceIds: devices[i].CDI}
+		v := &drav1.Device{PoolName: s.driver.Pool, DeviceName: d.Name, RequestNames: d.Requests, CdiDeviceIds: devices[i].CDI}
 		if d.Share != "" {
 			v.ShareId = &d.Share
 		}
 		out = append(out, v)
 	}
-	if s.CDI != "" {
+	if s.driver.CDI != "" {
 		if err := s.specify(c.Uid, devices); err != nil {
 			return nil, err
 		}
@@ -130,7 +129,7 @@ func (s server) prepare(c *drav1.Claim) ([]*drav1.Device, error) {
 	if err != nil {
 		return nil, err
 	}
-	return out, write(filepath.Join(s.Dir, "prepared", c.Uid), note)
+	return out, write(filepath.Join(s.driver.Dir, "prepared", c.Uid), note)
 }
 
 // specification is a CDI specification of the claim's devices (Container Device Interface, 0.6.0).
@@ -148,7 +147,7 @@ type cdiDevice struct {
 }
 
 func (s server) specify(uid string, devices []Device) error {
-	spec := specification{Version: "0.6.0", Kind: s.Name + "/" + class}
+	spec := specification{Version: "0.6.0", Kind: s.driver.Name + "/" + class}
 	for _, d := range devices {
 		for _, id := range d.CDI {
 			kind, name, _ := strings.Cut(id, "=")
@@ -168,13 +167,13 @@ func (s server) specify(uid string, devices []Device) error {
 }
 
 func (s server) specFile(uid string) string {
-	return filepath.Join(s.CDI, s.Name+"-"+uid+".json")
+	return filepath.Join(s.driver.CDI, s.driver.Name+"-"+uid+".json")
 }
 
 // unprepare deletes the record last: without it, nothing else of the claim exists.
 func (s server) unprepare(c *drav1.Claim) error {
-	files := []string{filepath.Join(s.Dir, "prepared", c.Uid)}
-	if s.CDI != "" {
+	files := []string{filepath.Join(s.driver.Dir, "prepared", c.Uid)}
+	if s.driver.CDI != "" {
 		files = append([]string{s.specFile(c.Uid)}, files...)
 	}
 	for _, file := range files {

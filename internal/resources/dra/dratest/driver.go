@@ -226,12 +226,12 @@ func (d *Driver) Serve() (stop func(), err error) {
 
 // Register registers the driver's services with the server: both versions, health and registration.
 func (d *Driver) Register(s *grpc.Server) {
-	drav1.RegisterDRAPluginServer(s, server{Driver: d, version: "v1"})
-	drav1beta1.RegisterDRAPluginServer(s, drav1beta1.V1ServerWrapper{DRAPluginServer: server{Driver: d, version: "v1beta1"}})
+	drav1.RegisterDRAPluginServer(s, server{driver: d, version: "v1"})
+	drav1beta1.RegisterDRAPluginServer(s, drav1beta1.V1ServerWrapper{DRAPluginServer: server{driver: d, version: "v1beta1"}})
 	if d.Health {
-		healthapi.RegisterDRAResourceHealthServer(s, healthServer{Driver: d})
+		healthapi.RegisterDRAResourceHealthServer(s, healthServer{driver: d})
 	}
-	registerapi.RegisterRegistrationServer(s, registrationServer{Driver: d})
+	registerapi.RegisterRegistrationServer(s, registrationServer{driver: d})
 }
 
 // Socket returns the endpoint in the driver's registration.
@@ -245,15 +245,14 @@ func (d *Driver) Services() []string {
 	return []string{drav1.DRAPluginService, drav1beta1.DRAPluginService}
 }
 
-// registrationServer is the Registration service of the driver.
 type registrationServer struct {
 	registerapi.UnimplementedRegistrationServer
-	*Driver
+	driver *Driver
 }
 
 // GetInfo returns the driver's type, name, endpoint and versions.
 func (s registrationServer) GetInfo(context.Context, *registerapi.InfoRequest) (*registerapi.PluginInfo, error) {
-	return &registerapi.PluginInfo{Type: registerapi.DRAPlugin, Name: s.Name, Endpoint: s.Socket(), SupportedVersions: s.Services()}, nil
+	return &registerapi.PluginInfo{Type: registerapi.DRAPlugin, Name: s.driver.Name, Endpoint: s.driver.Socket(), SupportedVersions: s.driver.Services()}, nil
 }
 
 // NotifyRegistrationStatus records the result of the registration as a call.
@@ -262,7 +261,7 @@ func (s registrationServer) NotifyRegistrationStatus(_ context.Context, r *regis
 	if !r.PluginRegistered {
 		c = Call{Method: "refused", Error: r.Error}
 	}
-	return &registerapi.RegistrationStatusResponse{}, s.record(c)
+	return &registerapi.RegistrationStatusResponse{}, s.driver.record(c)
 }
 
 func (d *Driver) record(c Call) error {
@@ -329,17 +328,16 @@ func after(ctx context.Context, fault string, code codes.Code) error {
 	return nil
 }
 
-// healthServer is the DRAResourceHealth service.
 type healthServer struct {
 	healthapi.UnimplementedDRAResourceHealthServer
-	*Driver
+	driver *Driver
 }
 
 // NodeWatchResources sends the content of the health file, and again after each change.
 func (s healthServer) NodeWatchResources(_ *healthapi.NodeWatchResourcesRequest, stream grpc.ServerStreamingServer[healthapi.NodeWatchResourcesResponse]) error {
-	fault, code, err := s.fault(Watch)
+	fault, code, err := s.driver.fault(Watch)
 	if err == nil {
-		err = s.record(Call{Method: Watch})
+		err = s.driver.record(Call{Method: Watch})
 	}
 	if err == nil {
 		err = before(stream.Context(), fault, code)
@@ -352,18 +350,18 @@ func (s healthServer) NodeWatchResources(_ *healthapi.NodeWatchResourcesRequest,
 		return err
 	}
 	defer watch.Close()
-	if err := watch.Add(s.Dir); err != nil {
+	if err := watch.Add(s.driver.Dir); err != nil {
 		return err
 	}
-	told := ""
+	sent := ""
 	for {
-		b, err := os.ReadFile(filepath.Join(s.Dir, "health.json"))
+		b, err := os.ReadFile(filepath.Join(s.driver.Dir, "health.json"))
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
-		if string(b) != told {
-			told = string(b)
-			if err := s.tell(b, stream); err != nil {
+		if string(b) != sent {
+			sent = string(b)
+			if err := s.send(b, stream); err != nil {
 				return err
 			}
 		}
@@ -378,8 +376,7 @@ func (s healthServer) NodeWatchResources(_ *healthapi.NodeWatchResourcesRequest,
 	}
 }
 
-// tell sends the content of the file.
-func (s healthServer) tell(content []byte, stream grpc.ServerStreamingServer[healthapi.NodeWatchResourcesResponse]) error {
+func (s healthServer) send(content []byte, stream grpc.ServerStreamingServer[healthapi.NodeWatchResourcesResponse]) error {
 	var devices []DeviceHealth
 	if err := json.Unmarshal(content, &devices); err != nil {
 		return err
@@ -387,7 +384,7 @@ func (s healthServer) tell(content []byte, stream grpc.ServerStreamingServer[hea
 	out := &healthapi.NodeWatchResourcesResponse{}
 	for _, d := range devices {
 		out.Devices = append(out.Devices, &healthapi.DeviceHealth{
-			Device: &healthapi.DeviceIdentifier{PoolName: s.Pool, DeviceName: d.Name},
+			Device: &healthapi.DeviceIdentifier{PoolName: s.driver.Pool, DeviceName: d.Name},
 			Health: d.Status, Message: d.Message, HealthCheckTimeoutSeconds: d.TimeoutSeconds,
 		})
 	}

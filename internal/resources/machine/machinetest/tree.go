@@ -14,20 +14,20 @@ import (
 // Tree returns the machine's sysfs and procfs files, with the kernel's symbolic links and with
 // additional, irrelevant content.
 func (s Shape) Tree() fstest.MapFS {
-	t := tree{Shape: s.whole(), fs: fstest.MapFS{}}
+	t := tree{shape: s.whole(), fs: fstest.MapFS{}}
 	t.cpus()
 	t.put("proc/meminfo", "MemTotal:       %d kB\nMemFree:        1024 kB\nHugePages_Total:       0\n",
-		int64(t.nodes()+t.MemoryNodes)*t.Memory>>10)
-	t.hugePages("sys/kernel/mm/hugepages", t.nodes()+t.MemoryNodes)
-	if !t.lacks(NUMA) {
+		int64(t.shape.nodes()+t.shape.MemoryNodes)*t.shape.Memory>>10)
+	t.hugePages("sys/kernel/mm/hugepages", t.shape.nodes()+t.shape.MemoryNodes)
+	if !t.shape.lacks(NUMA) {
 		t.numa()
 	}
 	return t.fs
 }
 
 type tree struct {
-	Shape
-	fs fstest.MapFS
+	shape Shape
+	fs    fstest.MapFS
 }
 
 func (t tree) put(name, format string, args ...any) {
@@ -49,7 +49,7 @@ func every(place) bool { return true }
 
 func (t tree) cpus() {
 	const folder = "sys/devices/system/cpu/"
-	all, online := t.places(), t.online()
+	all, online := t.shape.places(), t.shape.online()
 	t.put(folder+"online", "%s\n", list(online, every))
 	t.put(folder+"possible", "%s\n", list(all, every))
 	t.put(folder+"present", "%s\n", list(all, every))
@@ -61,19 +61,19 @@ func (t tree) cpus() {
 	for _, p := range online {
 		cpu := fmt.Sprintf("%scpu%d/", folder, p.id)
 		core := list(online, func(o place) bool { return o.core == p.core })
-		if !t.lacks(Topology) {
-			if !t.lacks(NewNames) {
+		if !t.shape.lacks(Topology) {
+			if !t.shape.lacks(NewNames) {
 				t.put(cpu+"topology/core_cpus_list", "%s\n", core)
 			}
 			t.put(cpu+"topology/thread_siblings_list", "%s\n", core)
-			socket := p.socket * t.SocketStep
-			if t.lacks(Packages) {
+			socket := p.socket * t.shape.SocketStep
+			if t.shape.lacks(Packages) {
 				socket = -1
 			}
 			t.put(cpu+"topology/physical_package_id", "%d\n", socket)
-			t.put(cpu+"topology/core_id", "%d\n", p.core%t.Cores)
+			t.put(cpu+"topology/core_id", "%d\n", p.core%t.shape.Cores)
 		}
-		if !t.lacks(Caches) {
+		if !t.shape.lacks(Caches) {
 			t.caches(cpu+"cache/", p, core)
 		}
 	}
@@ -81,7 +81,7 @@ func (t tree) cpus() {
 
 // caches adds two L1 caches, an L2 and an L3 cache.
 func (t tree) caches(folder string, p place, core string) {
-	l3 := list(t.online(), func(o place) bool { return o.cache == p.cache })
+	l3 := list(t.shape.online(), func(o place) bool { return o.cache == p.cache })
 	for i, c := range []struct {
 		level, id int
 		kind      string
@@ -90,13 +90,13 @@ func (t tree) caches(folder string, p place, core string) {
 		{1, p.core, "Data", core},
 		{1, p.core, "Instruction", core},
 		{2, p.core, "Unified", core},
-		{3, p.cache * t.CacheStep, "Unified", l3},
+		{3, p.cache * t.shape.CacheStep, "Unified", l3},
 	} {
 		index := fmt.Sprintf("%sindex%d/", folder, i)
 		t.put(index+"level", "%d\n", c.level)
 		t.put(index+"type", "%s\n", c.kind)
 		t.put(index+"shared_cpu_list", "%s\n", c.shared)
-		if !t.lacks(CacheIDs) {
+		if !t.shape.lacks(CacheIDs) {
 			t.put(index+"id", "%d\n", c.id)
 		}
 	}
@@ -105,15 +105,15 @@ func (t tree) caches(folder string, p place, core string) {
 
 func (t tree) numa() {
 	const folder = "sys/devices/system/node/"
-	n, online := t.nodes()+t.MemoryNodes, t.online()
+	n, online := t.shape.nodes()+t.shape.MemoryNodes, t.shape.online()
 	var ids []int
 	for i := range n {
-		ids = append(ids, i*t.NodeStep)
+		ids = append(ids, i*t.shape.NodeStep)
 	}
 	t.put(folder+"online", "%s\n", cpuset.New(ids...))
-	t.put(folder+"has_cpu", "%s\n", cpuset.New(ids[:t.nodes()]...))
+	t.put(folder+"has_cpu", "%s\n", cpuset.New(ids[:t.shape.nodes()]...))
 	for i := range n {
-		node := fmt.Sprintf("%snode%d/", folder, i*t.NodeStep)
+		node := fmt.Sprintf("%snode%d/", folder, i*t.shape.NodeStep)
 		here := func(p place) bool { return p.node == i }
 		t.put(node+"cpulist", "%s\n", list(online, here))
 		for _, p := range online {
@@ -123,14 +123,14 @@ func (t tree) numa() {
 				}
 			}
 		}
-		id := i * t.NodeStep
+		id := i * t.shape.NodeStep
 		t.put(node+"meminfo", "\nNode %d MemTotal:       %d kB\nNode %d MemFree:        1024 kB\nNode %d HugePages_Total:     0\n",
-			id, t.Memory>>10, id, id)
+			id, t.shape.Memory>>10, id, id)
 		t.hugePages(node+"hugepages", 1)
-		if !t.lacks(Distances) {
+		if !t.shape.lacks(Distances) {
 			var costs []string
 			for j := range n {
-				costs = append(costs, fmt.Sprint(t.distance(i, j)))
+				costs = append(costs, fmt.Sprint(t.shape.distance(i, j)))
 			}
 			t.put(node+"distance", "%s\n", strings.Join(costs, " "))
 		}
@@ -139,7 +139,7 @@ func (t tree) numa() {
 
 // hugePages adds the hugepages of n nodes together.
 func (t tree) hugePages(folder string, n int) {
-	for size, pages := range maps.All(t.HugePages) {
+	for size, pages := range maps.All(t.shape.HugePages) {
 		of := fmt.Sprintf("%s/hugepages-%dkB/", folder, size>>10)
 		t.put(of+"nr_hugepages", "%d\n", pages*int64(n))
 		t.put(of+"free_hugepages", "0\n")

@@ -13,20 +13,13 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// want is a ResourceClaim that a pod uses.
-type want struct {
+type podClaim struct {
 	// Name is its name in the pod's spec; "" for the claim of extended resources.
 	Name string
 	// Claim is the name of the ResourceClaim.
 	Claim string
 	// Own: it was created for the pod from a template, so the pod must control it.
 	Own bool
-}
-
-// UsesClaims reports whether the pod has claims to be prepared: those of its spec, or the claim
-// that the scheduler created for its extended resources (KEP-5004).
-func UsesClaims(p *v1.Pod) bool {
-	return len(p.Spec.ResourceClaims) > 0 || extendedClaim(p) != ""
 }
 
 func extendedClaim(p *v1.Pod) string {
@@ -36,12 +29,12 @@ func extendedClaim(p *v1.Pod) string {
 	return ""
 }
 
-// wantsOf returns the claims of the pod; two of them may refer to the same object. A template for
-// which no claim was needed is omitted.
-func wantsOf(p *v1.Pod) ([]want, error) {
-	var out []want
+// podClaimsOf returns the claims of the pod; two of them may refer to the same object. A template
+// for which no claim was needed is omitted.
+func podClaimsOf(p *v1.Pod) ([]podClaim, error) {
+	var out []podClaim
 	for i := range p.Spec.ResourceClaims {
-		w, needed, err := wantOf(p, &p.Spec.ResourceClaims[i])
+		w, needed, err := podClaimOf(p, &p.Spec.ResourceClaims[i])
 		if err != nil {
 			return nil, err
 		}
@@ -50,33 +43,31 @@ func wantsOf(p *v1.Pod) ([]want, error) {
 		}
 	}
 	if name := extendedClaim(p); name != "" {
-		out = append(out, want{Claim: name})
+		out = append(out, podClaim{Claim: name})
 	}
 	return out, nil
 }
 
-// wantOf returns the claim of one entry of spec.resourceClaims.
-func wantOf(p *v1.Pod, c *v1.PodResourceClaim) (w want, needed bool, err error) {
+func podClaimOf(p *v1.Pod, c *v1.PodResourceClaim) (w podClaim, needed bool, err error) {
 	switch {
 	case c.ResourceClaimName != nil:
-		return want{Name: c.Name, Claim: *c.ResourceClaimName}, true, nil
+		return podClaim{Name: c.Name, Claim: *c.ResourceClaimName}, true, nil
 	case c.ResourceClaimTemplateName == nil:
-		return want{}, false, fmt.Errorf("pod %s/%s: spec.resourceClaims %q names neither a ResourceClaim nor a ResourceClaimTemplate", p.Namespace, p.Name, c.Name)
+		return podClaim{}, false, fmt.Errorf("pod %s/%s: spec.resourceClaims %q names neither a ResourceClaim nor a ResourceClaimTemplate", p.Namespace, p.Name, c.Name)
 	}
 	for _, s := range p.Status.ResourceClaimStatuses {
 		if s.Name != c.Name {
 			continue
 		}
 		if s.ResourceClaimName == nil {
-			return want{}, false, nil
+			return podClaim{}, false, nil
 		}
-		return want{Name: c.Name, Claim: *s.ResourceClaimName, Own: true}, true, nil
+		return podClaim{Name: c.Name, Claim: *s.ResourceClaimName, Own: true}, true, nil
 	}
-	return want{}, false, fmt.Errorf("pod %s/%s: the ResourceClaim of spec.resourceClaims %q has not been made yet from the template %s", p.Namespace, p.Name, c.Name, *c.ResourceClaimTemplateName)
+	return podClaim{}, false, fmt.Errorf("pod %s/%s: the ResourceClaim of spec.resourceClaims %q has not been made yet from the template %s", p.Namespace, p.Name, c.Name, *c.ResourceClaimTemplateName)
 }
 
-// checkClaim returns an error if the pod may not use the claim.
-func checkClaim(p *v1.Pod, w want, c *resourcev1.ResourceClaim) error {
+func checkClaim(p *v1.Pod, w podClaim, c *resourcev1.ResourceClaim) error {
 	if w.Own && !metav1.IsControlledBy(c, p) {
 		return fmt.Errorf("ResourceClaim %s: not made for pod %s/%s (%s), which does not control it", c.Name, p.Namespace, p.Name, p.UID)
 	}
@@ -112,7 +103,6 @@ func allocatedOf(c *resourcev1.ResourceClaim) allocated {
 	return a
 }
 
-// request is a container's request for devices of a claim.
 type request struct {
 	claim string // the name of the ResourceClaim
 	// status is the name in the container status; "" for extended resources, which are not reported
@@ -122,14 +112,13 @@ type request struct {
 	name string
 }
 
-// requestsOf returns the container's requests for devices of the pod's claims.
 func requestsOf(p *v1.Pod, c *v1.Container) ([]request, error) {
-	wants, err := wantsOf(p)
+	all, err := podClaimsOf(p)
 	if err != nil {
 		return nil, err
 	}
 	claims := map[string]string{}
-	for _, w := range wants {
+	for _, w := range all {
 		if w.Name != "" {
 			claims[w.Name] = w.Claim
 		}

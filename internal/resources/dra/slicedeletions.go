@@ -15,33 +15,31 @@ import (
 const (
 	// absence is how long a driver may be disconnected before its ResourceSlices are deleted.
 	absence = 30 * time.Second
-	// The back-off of failed deletions doubles from wipeRetry to wipeRetryMax.
-	wipeRetry    = time.Second
-	wipeRetryMax = 5 * time.Minute
+	// The back-off of failed deletions doubles from deleteRetry to deleteRetryMax.
+	deleteRetry    = time.Second
+	deleteRetryMax = 5 * time.Minute
 )
 
 // allDrivers stands for the drivers from before the agent's start.
 const allDrivers = ""
 
-// wipe is a deletion of ResourceSlices.
-type wipe struct {
+type sliceDeletion struct {
 	due    time.Time
 	delay  time.Duration      // before the last retry
 	cancel context.CancelFunc // of the try in progress; nil: none
 	done   bool
 }
 
-// wipes are the scheduled deletions, by driver. It is safe for concurrent use.
-type wipes struct {
-	api  API // nil: there are no ResourceSlices
-	node string
-	log  *slog.Logger
-	// connected returns the names of the connected drivers; it is called at each try.
-	connected func() []string
-	wake      func()
+// sliceDeletions are the scheduled deletions, by driver. It is safe for concurrent use.
+type sliceDeletions struct {
+	api     API // nil: there are no ResourceSlices
+	node    string
+	log     *slog.Logger
+	drivers *drivers
+	wake    chan struct{} // Manager.wake
 
 	mu       sync.Mutex
-	byDriver map[string]*wipe // guarded by mu
+	byDriver map[string]*sliceDeletion // guarded by mu
 }
 
 // sliceSelector selects the node's ResourceSlices of the driver, or of all drivers that are not
@@ -62,16 +60,16 @@ func sliceSelector(node, driver string, connected []string) kube.Selector {
 
 // plan schedules the deletion of the driver's ResourceSlices, unless it is scheduled or done
 // already.
-func (w *wipes) plan(driver string, due time.Time) {
+func (w *sliceDeletions) plan(driver string, due time.Time) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.api != nil && w.byDriver[driver] == nil {
-		w.byDriver[driver] = &wipe{due: due}
+		w.byDriver[driver] = &sliceDeletion{due: due}
 	}
 }
 
 // drop cancels the deletion, because the driver has connected.
-func (w *wipes) drop(driver string) {
+func (w *sliceDeletions) drop(driver string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if v := w.byDriver[driver]; v != nil && v.cancel != nil {
@@ -81,7 +79,7 @@ func (w *wipes) drop(driver string) {
 }
 
 // dropDone forgets a finished deletion, because the driver may have published new ResourceSlices.
-func (w *wipes) dropDone(driver string) {
+func (w *sliceDeletions) dropDone(driver string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if v := w.byDriver[driver]; v != nil && v.done {
@@ -90,7 +88,7 @@ func (w *wipes) dropDone(driver string) {
 }
 
 // fire starts the deletions that are due with run, and returns when the next is due; zero: never.
-func (w *wipes) fire(ctx context.Context, now time.Time, run func(func())) (next time.Time) {
+func (w *sliceDeletions) fire(ctx context.Context, now time.Time, run func(func())) (next time.Time) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for driver, v := range w.byDriver {
@@ -107,8 +105,8 @@ func (w *wipes) fire(ctx context.Context, now time.Time, run func(func())) (next
 	return next
 }
 
-func (w *wipes) try(ctx context.Context, driver string, v *wipe) {
-	err := w.api.DeleteResourceSlices(ctx, sliceSelector(w.node, driver, w.connected()))
+func (w *sliceDeletions) try(ctx context.Context, driver string, v *sliceDeletion) {
+	err := w.api.DeleteResourceSlices(ctx, sliceSelector(w.node, driver, w.drivers.connectedNames()))
 	if err != nil && ctx.Err() == nil {
 		w.log.Warn("ResourceSlices not removed, which is tried again", "driver", driver, "error", err)
 	}
@@ -118,9 +116,9 @@ func (w *wipes) try(ctx context.Context, driver string, v *wipe) {
 	if err == nil {
 		v.done = true
 	} else {
-		v.delay = min(max(2*v.delay, wipeRetry), wipeRetryMax)
+		v.delay = min(max(2*v.delay, deleteRetry), deleteRetryMax)
 		v.due = time.Now().Add(v.delay)
 	}
 	w.mu.Unlock()
-	w.wake()
+	wakeUp(w.wake)
 }

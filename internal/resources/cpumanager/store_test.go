@@ -17,7 +17,7 @@ import (
 
 func wantFile(t testing.TB, m *CPUManager, want string) {
 	t.Helper()
-	got, err := os.ReadFile(m.cfg.StateFile)
+	got, err := os.ReadFile(m.store.path)
 	if err != nil || string(got) != want {
 		t.Errorf("the file is\n%s, %v; want\n%s", got, err, want)
 	}
@@ -175,11 +175,11 @@ func TestLoadAccepts(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			p := load(t, cfg).now()
+			p := load(t, cfg).store.current()
 			if p.shared.String() != test.shared || p.exclusive().String() != test.owned {
 				t.Errorf("shared %s, exclusive %s; want %s, %s", p.shared, p.exclusive(), test.shared, test.owned)
 			}
-			if p := load(t, cfg).now(); p.shared.String() != test.shared {
+			if p := load(t, cfg).store.current(); p.shared.String() != test.shared {
 				t.Errorf("the second time shared %s", p.shared)
 			}
 		})
@@ -205,15 +205,15 @@ func TestDiskFull(t *testing.T) {
 		t.Error("the pod has CPUs that the file does not have")
 	}
 	m.Release("a")
-	if got := m.now().shared.String(); got != "0-7" {
+	if got := m.store.current().shared.String(); got != "0-7" {
 		t.Errorf("shared %s", got)
 	}
 	wantFile(t, m, string(before))
 	mend()
-	if err := m.rewrite(); err != nil {
+	if err := m.store.rewrite(); err != nil {
 		t.Error(err)
 	}
-	wantFile(t, m, string(must(encode(Static, m.now()))))
+	wantFile(t, m, string(must(encode(Static, m.store.current()))))
 	if err := m.Persistence(); err != nil {
 		t.Error(err)
 	}

@@ -22,10 +22,10 @@ func TestSaveMakesFolder(t *testing.T) {
 	if err := m.Load(); err != nil {
 		t.Fatal(err)
 	}
-	if err := m.save(); err != nil {
+	if err := m.store.save(); err != nil {
 		t.Error(err)
 	}
-	if _, err := os.Stat(m.file()); err != nil {
+	if _, err := os.Stat(m.store.file()); err != nil {
 		t.Error(err)
 	}
 }
