@@ -9,6 +9,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"berth/internal/api/server"
+	"berth/internal/explain"
 	"berth/internal/pod"
 	"berth/internal/resources/containermanager"
 	"berth/internal/sync/quarantine"
@@ -48,26 +49,26 @@ type podDetails struct{ a *Agent }
 
 // Waits returns the pending calls for the pod: to the runtime, to CSI drivers, and other operations
 // that volumes wait for.
-func (d podDetails) Waits(uid pod.UID) []server.Wait {
+func (d podDetails) Waits(uid pod.UID) []explain.Wait {
 	observed, ok := d.a.observation.pleg.Newest(uid)
 	if !ok {
 		observed = &pod.Status{UID: uid}
 	}
-	var out []server.Wait
+	var out []explain.Wait
 	for _, w := range d.a.runtime.cri.Waits(observed) {
-		out = append(out, server.Wait{Pod: uid, Call: w.Call, Container: w.Container, Since: w.Since, Until: w.Until})
+		out = append(out, explain.Wait{Pod: uid, Call: w.Call, Container: w.Container, Since: w.Since, Until: w.Until})
 	}
 	for _, w := range d.a.storage.drivers.Waits(uid) {
-		out = append(out, server.Wait{Pod: uid, Driver: w.Driver, Call: w.Call, Volume: w.Volume, Since: w.Since, Until: w.Until})
+		out = append(out, explain.Wait{Pod: uid, Driver: w.Driver, Call: w.Call, Volume: w.Volume, Since: w.Since, Until: w.Until})
 	}
 	for _, w := range d.a.storage.volumes.Waits(uid) {
-		out = append(out, server.Wait{Pod: uid, From: w.From, Call: w.Call, Volume: w.Volume, Since: w.Since, Until: w.Until})
+		out = append(out, explain.Wait{Pod: uid, From: w.From, Call: w.Call, Volume: w.Volume, Since: w.Since, Until: w.Until})
 	}
 	return out
 }
 
 // Volumes returns the sources of the pods' volumes that may be missing.
-func (d podDetails) Volumes(pods []*v1.Pod) *server.VolumeSources {
+func (d podDetails) Volumes(pods []*v1.Pod) *explain.VolumeSources {
 	return d.a.storage.sources(d.a.deps.cfg.RootDir, pods)
 }
 
@@ -80,9 +81,9 @@ func (d podDetails) Unreported(uid pod.UID) time.Time {
 }
 
 // Probes returns the probe states of the pod.
-func (d podDetails) Probes(uid pod.UID) (out []server.Probe) {
+func (d podDetails) Probes(uid pod.UID) (out []explain.Probe) {
 	for _, s := range d.a.lifecycle.probes.States(uid) {
-		out = append(out, server.Probe{
+		out = append(out, explain.Probe{
 			Pod: uid, Container: s.Container, Kind: s.Kind, Last: s.Last.String(), InARow: s.InARow, Needed: s.Needed, Next: s.Next,
 		})
 	}

@@ -5,7 +5,7 @@ import (
 	"log/slog"
 	"time"
 
-	"berth/internal/api/server"
+	"berth/internal/explain"
 	"berth/internal/pod"
 	"berth/internal/runtime/embedded"
 	"berth/internal/runtime/images"
@@ -26,15 +26,15 @@ type imagePulls struct {
 
 // list returns the current pulls, with progress for the embedded runtime. It queries the runtime on
 // each call.
-func (p imagePulls) list(ctx context.Context) []server.Pull {
+func (p imagePulls) list(ctx context.Context) []explain.Pull {
 	under := p.puller.Pulls()
 	if len(under) == 0 {
 		return nil
 	}
-	shown := make([]server.Pull, len(under))
+	shown := make([]explain.Pull, len(under))
 	first := p.firstOf(under)
 	for i, u := range under {
-		shown[i] = server.Pull{Image: u.Image, Pods: u.Pods, Ahead: u.Ahead, Place: u.Place, AtOnce: u.AtOnce}
+		shown[i] = explain.Pull{Image: u.Image, Pods: u.Pods, Ahead: u.Ahead, Place: u.Place, AtOnce: u.AtOnce}
 		if u.Since.IsZero() {
 			shown[i].Behind = first
 		} else {
@@ -53,7 +53,7 @@ func (p imagePulls) list(ctx context.Context) []server.Pull {
 }
 
 // firstOf returns the pull that started first, nil if none has started.
-func (p imagePulls) firstOf(under []images.Pull) *server.PullAhead {
+func (p imagePulls) firstOf(under []images.Pull) *explain.PullAhead {
 	var first *images.Pull
 	for i := range under {
 		if u := &under[i]; !u.Since.IsZero() && (first == nil || u.Since.Before(first.Since)) {
@@ -63,7 +63,7 @@ func (p imagePulls) firstOf(under []images.Pull) *server.PullAhead {
 	if first == nil {
 		return nil
 	}
-	ahead := &server.PullAhead{Image: first.Image, Since: first.Since}
+	ahead := &explain.PullAhead{Image: first.Image, Since: first.Since}
 	for _, uid := range first.Pods {
 		if wanted, ok := p.pods.Get(uid); ok {
 			ahead.Pods = append(ahead.Pods, wanted.Namespace+"/"+wanted.Name)
@@ -72,7 +72,7 @@ func (p imagePulls) firstOf(under []images.Pull) *server.PullAhead {
 	return ahead
 }
 
-func (p imagePulls) addProgress(ctx context.Context, under []images.Pull, shown []server.Pull) error {
+func (p imagePulls) addProgress(ctx context.Context, under []images.Pull, shown []explain.Pull) error {
 	store, err := p.open()
 	if err != nil {
 		return err
@@ -99,7 +99,7 @@ func (p imagePulls) addProgress(ctx context.Context, under []images.Pull, shown 
 }
 
 // addRests sets the remaining time of the pull that queued pulls wait for.
-func addRests(pulls []server.Pull) {
+func addRests(pulls []explain.Pull) {
 	for _, p := range pulls {
 		if p.Behind == nil {
 			continue

@@ -10,6 +10,7 @@ import (
 	summary "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 
 	"berth/internal/api/server"
+	"berth/internal/explain"
 	"berth/internal/localapi"
 	"berth/internal/localapi/apiserver"
 	"berth/internal/localapi/kinds"
@@ -69,7 +70,7 @@ func (a *Agent) answers() localapi.Answers {
 		Explain: func(ctx context.Context, namespace, name string) (any, bool) {
 			h := a.Handlers()
 			e, ok := h.ExplainPod(ctx, namespace, name)
-			return server.PublishedExplanation{TypeMeta: metav1.TypeMeta{Kind: "Explanation", APIVersion: kinds.Berth.String()}, Explanation: e}, ok
+			return server.PublishedExplanation{TypeMeta: metav1.TypeMeta{Kind: "Explanation", APIVersion: kinds.Berth.String()}, Report: e}, ok
 		},
 	}
 }
@@ -87,6 +88,6 @@ func documentsInside() (*apiserver.Documents, error) {
 func (p imagePulls) marks(ctx context.Context) func(*v1.Pod) string {
 	under := p.list(ctx)
 	return func(of *v1.Pod) string {
-		return server.PullMark(server.PullsOf(under, p.pods.TranslateUID(of.UID))) // clients use the mirror's UID
+		return explain.PullMark(explain.PullsOf(under, p.pods.TranslateUID(of.UID))) // clients use the mirror's UID
 	}
 }

@@ -10,7 +10,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
-	"berth/internal/api/server"
+	"berth/internal/explain"
 	"berth/internal/storage/csi"
 	"berth/internal/storage/mounts"
 	"berth/internal/storage/plugins"
@@ -83,17 +83,17 @@ func (s *storage) load(log *slog.Logger) func() {
 }
 
 // sources returns the claims and CSI drivers of the pods' volumes, nil if no pod has such a volume.
-func (s *storage) sources(rootDir string, pods []*v1.Pod) (out *server.VolumeSources) {
+func (s *storage) sources(rootDir string, pods []*v1.Pod) (out *explain.VolumeSources) {
 	external := func(v v1.Volume) bool { return v.CSI != nil || v.PersistentVolumeClaim != nil || v.Ephemeral != nil }
 	for _, p := range pods {
 		if !slices.ContainsFunc(p.Spec.Volumes, external) && len(p.Spec.ResourceClaims) == 0 {
 			continue
 		}
 		if out == nil {
-			out = &server.VolumeSources{CSIDrivers: s.drivers.Names(), PluginRegistry: filepath.Join(rootDir, registryDir)}
+			out = &explain.VolumeSources{CSIDrivers: s.drivers.Names(), PluginRegistry: filepath.Join(rootDir, registryDir)}
 		}
 		for _, c := range s.volumes.UnboundClaims(p.UID) {
-			out.UnboundClaims = append(out.UnboundClaims, server.UnboundClaim{Name: c.Name, Phase: cmp.Or(c.Status.Phase, v1.ClaimPending), Spec: c.Spec})
+			out.UnboundClaims = append(out.UnboundClaims, explain.UnboundClaim{Name: c.Name, Phase: cmp.Or(c.Status.Phase, v1.ClaimPending), Spec: c.Spec})
 		}
 	}
 	return out

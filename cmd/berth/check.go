@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"berth/internal/api/server"
+	"berth/internal/explain"
 	"berth/internal/runtime/embedded"
 )
 
@@ -155,9 +156,9 @@ func checkRuntime(running server.Version) embedded.HostCheck {
 func printChecks(w io.Writer, title string, checks []embedded.HostCheck) error {
 	rows := [][]string{{title, "RESULT", "FOUND"}}
 	for _, c := range checks {
-		rows = append(rows, []string{c.Name, string(c.Result), oneLine(c.Found)})
+		rows = append(rows, []string{c.Name, string(c.Result), explain.OneLine(c.Found)})
 		if c.Consequence != "" {
-			rows = append(rows, []string{"", "", "→ " + oneLine(c.Consequence)})
+			rows = append(rows, []string{"", "", "→ " + explain.OneLine(c.Consequence)})
 		}
 	}
 	var t table

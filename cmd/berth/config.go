@@ -12,6 +12,7 @@ import (
 
 	"berth/internal/api/server"
 	"berth/internal/config"
+	"berth/internal/explain"
 )
 
 func newConfigCommand(g *globalFlags) *cobra.Command {
@@ -127,7 +128,7 @@ func (f *configPrint) print(settings []server.Setting, out io.Writer) error {
 			}
 			text := string(value)
 			if plain, ok := s.Value.(string); ok {
-				text = oneLine(plain)
+				text = explain.OneLine(plain)
 			}
 			rows = append(rows, []string{s.Path, text, s.From})
 		}

@@ -14,9 +14,10 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	v1 "k8s.io/api/core/v1"
 
 	"berth/internal/api/server"
+	"berth/internal/explain"
+	"berth/internal/pod"
 	"berth/internal/record/journal"
 )
 
@@ -51,7 +52,7 @@ needs the permission to get pods/explain. POD is in the namespace of the kubecon
 			if output != "" && output != "json" {
 				return fmt.Errorf("--output: %q is not a format: choose json", output)
 			}
-			var e server.Explanation
+			var e explain.Report
 			var err error
 			if kubeconfig == "" && filepath.Base(os.Args[0]) == pluginName {
 				kubeconfig = os.Getenv("KUBECONFIG")
@@ -72,10 +73,12 @@ needs the permission to get pods/explain. POD is in the namespace of the kubecon
 			if output == "json" {
 				return printJSON(cmd.OutOrStdout(), e)
 			}
+			now := time.Now()
+			a := explain.Explain(e, now, time.Local)
 			if !all {
-				return printScreen(cmd.OutOrStdout(), e, time.Now(), time.Local, widthOf(cmd.OutOrStdout()))
+				return printLines(cmd.OutOrStdout(), screenLines(a, now, time.Local, widthOf(cmd.OutOrStdout())))
 			}
-			return paged(cmd.OutOrStdout(), func(w io.Writer) error { return printExplanation(w, e, time.Now(), time.Local) })
+			return paged(cmd.OutOrStdout(), func(w io.Writer) error { return printLines(w, allLines(a, now, time.Local)) })
 		},
 	}
 	cmd.Flags().StringVarP(&namespace, "namespace", "n", "", "namespace of the pod, if its name is ambiguous")
@@ -91,10 +94,10 @@ needs the permission to get pods/explain. POD is in the namespace of the kubecon
 }
 
 // explainBySocket requests the explanation from the agent of this machine.
-func explainBySocket(ctx context.Context, c *client, arg, namespace string) (server.Explanation, error) {
+func explainBySocket(ctx context.Context, c *client, arg, namespace string) (explain.Report, error) {
 	subject, err := findSubject(ctx, c, arg, namespace)
 	if err != nil {
-		return server.Explanation{}, err
+		return explain.Report{}, err
 	}
 	return fetchExplanation(ctx, c, subject)
 }
@@ -150,18 +153,18 @@ func chooseSubject(subjects []journal.Subject, arg, namespace string) (journal.S
 
 // fetchExplanation requests the explanation of a pod, or of a manifest if the subject has no
 // namespace.
-func fetchExplanation(ctx context.Context, c *client, s journal.Subject) (server.Explanation, error) {
+func fetchExplanation(ctx context.Context, c *client, s journal.Subject) (explain.Report, error) {
 	path, query := server.PathExplain+"/"+s.Namespace+"/"+s.Name, url.Values(nil)
 	if s.Namespace == "" {
 		path, query = server.PathExplain, url.Values{"subject": {s.Name}}
 	}
-	var e server.Explanation
+	var e explain.Report
 	err := c.getJSON(ctx, path, query, &e)
 	return e, err
 }
 
 // ofContainer removes what concerns other containers.
-func ofContainer(e server.Explanation, name string) (server.Explanation, error) {
+func ofContainer(e explain.Report, name string) (explain.Report, error) {
 	var known []string
 	others := func(container string) bool {
 		if container != "" && !slices.Contains(known, container) {
@@ -170,11 +173,14 @@ func ofContainer(e server.Explanation, name string) (server.Explanation, error) 
 		return container != "" && container != name
 	}
 	for _, p := range e.Pods {
-		for _, c := range containerNames(p) {
-			others(c)
+		for c := range pod.Containers(&p.Spec) {
+			others(c.Name)
+		}
+		for _, c := range p.Spec.EphemeralContainers {
+			others(c.Name)
 		}
 	}
-	e.Waits = slices.DeleteFunc(e.Waits, func(w server.Wait) bool { return others(w.Container) })
+	e.Waits = slices.DeleteFunc(e.Waits, func(w explain.Wait) bool { return others(w.Container) })
 	for i := range e.Stories {
 		s := &e.Stories[i]
 		s.Milestones = slices.DeleteFunc(s.Milestones, func(m journal.Milestone) bool { return others(m.Container) })
@@ -194,19 +200,4 @@ func printJSON(w io.Writer, v any) error {
 	e.SetIndent("", "  ")
 	e.SetEscapeHTML(false)
 	return e.Encode(v)
-}
-
-// containerNames returns all containers of the pod in start order, init containers first.
-func containerNames(p *v1.Pod) []string {
-	var names []string
-	for _, c := range p.Spec.InitContainers {
-		names = append(names, c.Name)
-	}
-	for _, c := range p.Spec.Containers {
-		names = append(names, c.Name)
-	}
-	for _, c := range p.Spec.EphemeralContainers {
-		names = append(names, c.Name)
-	}
-	return names
 }

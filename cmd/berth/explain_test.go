@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"os"
@@ -14,7 +13,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"berth/internal/api/server"
+	"berth/internal/explain"
 	"berth/internal/pod"
 	"berth/internal/record/journal"
 	"berth/internal/source/manifest"
@@ -107,7 +106,7 @@ func TestExplainGolden(t *testing.T) {
 	ready := func(p *v1.Pod) {
 		p.Status.Conditions = []v1.PodCondition{{Type: v1.PodReady, Status: v1.ConditionTrue, LastTransitionTime: ago(time.Hour)}}
 	}
-	for name, e := range map[string]server.Explanation{
+	for name, e := range map[string]explain.Report{
 		"crashloop": {
 			Pods: []*v1.Pod{webPod(v1.PodRunning, waitingFor("main", "CrashLoopBackOff", "back-off 20s restarting failed container=main pod=web_default(u-web)", 3))},
 			Stories: []journal.Timeline{{
@@ -234,12 +233,9 @@ func TestExplainGolden(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			var out bytes.Buffer
-			if err := printExplanation(&out, e, now, time.UTC); err != nil {
-				t.Fatal(err)
-			}
-			goldenFile(t, filepath.Join("testdata", "explain", name+".txt"), out.String())
-			for l := range strings.Lines(out.String()) {
+			out := strings.Join(allLines(explain.Explain(e, now, time.UTC), now, time.UTC), "\n") + "\n"
+			goldenFile(t, filepath.Join("testdata", "explain", name+".txt"), out)
+			for l := range strings.Lines(out) {
 				if strings.ContainsRune(l, '\x1b') {
 					t.Errorf("a line moves the cursor: %q", l)
 				}
@@ -258,7 +254,7 @@ func with2(c v1.ContainerStatus) v1.ContainerStatus {
 }
 
 func TestOfContainer(t *testing.T) {
-	e := server.Explanation{
+	e := explain.Report{
 		Pods: []*v1.Pod{webPod(v1.PodRunning)},
 		Stories: []journal.Timeline{{
 			Subject: webSubject, Milestones: startedMarks(time.Hour, allSteps...), Ends: []journal.End{{Container: "side"}, {Container: "main"}},
@@ -278,22 +274,6 @@ func TestOfContainer(t *testing.T) {
 	}
 }
 
-func TestEndText(t *testing.T) {
-	for want, c := range map[string]journal.End{
-		"ended with code 0":                                     {Reason: "Completed"},
-		"exited with code 3":                                    {ExitCode: 3, Reason: "Error"},
-		"exited with code 3 (Odd)":                              {ExitCode: 3, Reason: "Odd"},
-		"was ended by SIGTERM (exit code 143)":                  {ExitCode: 143, Reason: "Error"},
-		"exited with code 255":                                  {ExitCode: 255, Reason: "Error"},
-		"could not be started (StartError: exec: no such file)": {ExitCode: 128, Reason: "StartError", Message: "exec:\nno such file"},
-		"ended unseen (ContainerStatusUnknown)":                 {ExitCode: 137, Reason: "ContainerStatusUnknown"},
-	} {
-		if got := endText(c.ExitCode, c.Reason, c.Message); got != want {
-			t.Errorf("got %q, want %q", got, want)
-		}
-	}
-}
-
 // TestScreenFits explains a pod that has crashed two hundred times and says much: one screen has
 // the sentence, what is next, what the container said and the last round of decisions, with how
 // many there were.
@@ -310,11 +290,11 @@ func TestScreenFits(t *testing.T) {
 	}
 	last := ends(200)
 	last[0].Log = strings.Repeat("what a container says that says too much in one line ", 10) + "\n"
-	e := server.Explanation{
+	e := explain.Report{
 		Pods:    []*v1.Pod{webPod(v1.PodRunning, waitingFor("main", "CrashLoopBackOff", "back-off 5m0s restarting", 200))},
 		Stories: []journal.Timeline{{Subject: webSubject, Seen: now.Add(-24 * time.Hour), Ends: last, Entries: entries}},
 	}
-	lines := screen{newExplainer(e, now, time.UTC)}.lines(80)
+	lines := screenLines(explain.Explain(e, now, time.UTC), now, time.UTC, 80)
 	if len(lines) > screenRows {
 		t.Errorf("%d rows, want at most %d", len(lines), screenRows)
 	}
@@ -331,56 +311,20 @@ func TestScreenFits(t *testing.T) {
 	}
 }
 
-// TestFoldRounds folds what comes again but for numbers, and nothing else.
-func TestFoldRounds(t *testing.T) {
-	for _, c := range []struct{ name, entries, want string }{
-		{"nothing", "", ""},
-		{"one", "a", "a"},
-		{"again and again", "a1 a2 a3", "3*[a3]"},
-		{"a round", "x a1 b1 a2 b2 y", "x 2*[a2 b2] y"},
-		{"durations differ", "wait-10s wait-1m20s", "2*[wait-1m20s]"},
-		{"a round cut off", "a b a b a", "2*[a b] a"},
-		{"other words", "a b c", "a b c"},
-		{"the longer cover wins", "a a b a a b", "2*[a a b]"},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			var entries []journal.Entry
-			for _, decision := range strings.Fields(c.entries) {
-				entries = append(entries, before(0, "x", "", decision, ""))
-			}
-			var got []string
-			for _, f := range foldRounds(entries) {
-				var texts []string
-				for _, e := range f.entries {
-					texts = append(texts, e.Decision)
-				}
-				text := strings.Join(texts, " ")
-				if f.rounds > 1 {
-					text = fmt.Sprintf("%d*[%s]", f.rounds, text)
-				}
-				got = append(got, text)
-			}
-			if text := strings.Join(got, " "); text != c.want {
-				t.Errorf("got %q, want %q", text, c.want)
-			}
-		})
-	}
-}
-
 // TestFewerRows joins the steps that took least, and never the last one with another.
 func TestFewerRows(t *testing.T) {
 	at := func(s int) time.Time { return now.Add(time.Duration(s) * time.Second) }
-	spans := []span{
-		{step: "seen", from: at(0), to: at(0)},
-		{step: "admitted", from: at(0), to: at(1)},
-		{step: "image", container: "main", from: at(1), to: at(60)},
-		{step: "created", container: "main", from: at(60), to: at(61)},
-		{step: "started", container: "main", from: at(61), to: at(62)},
-		{step: "ready", from: at(62), to: at(62), open: true},
+	steps := []explain.Step{
+		{Name: "seen", From: at(0), To: at(0)},
+		{Name: "admitted", From: at(0), To: at(1)},
+		{Name: "image", Container: "main", From: at(1), To: at(60)},
+		{Name: "created", Container: "main", From: at(60), To: at(61)},
+		{Name: "started", Container: "main", From: at(61), To: at(62)},
+		{Name: "ready", From: at(62), To: at(62), Open: true},
 	}
 	var got []string
-	for _, s := range fewer(spans, 4) {
-		got = append(got, fmt.Sprintf("%s/%s %s", s.step, s.container, s.took()))
+	for _, s := range joinSteps(steps, 4) {
+		got = append(got, fmt.Sprintf("%s/%s %s", s.Name, s.Container, s.Took()))
 	}
 	golden(t, "rows", "seen … admitted/ 1s\nimage/main 59s\ncreated … started/main 2s\nready/ 0s", strings.Join(got, "\n"))
 }

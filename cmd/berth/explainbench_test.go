@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"io"
 	"log/slog"
 	"net"
 	"path/filepath"
@@ -16,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"berth/internal/api/server"
+	"berth/internal/explain"
 	"berth/internal/pod"
 	"berth/internal/record/journal"
 )
@@ -57,9 +57,8 @@ func BenchmarkExplain(b *testing.B) {
 		if err != nil {
 			b.Fatal(err)
 		}
-		if err := printScreen(io.Discard, e, time.Now(), time.UTC, screenWidth); err != nil {
-			b.Fatal(err)
-		}
+		now := time.Now()
+		screenLines(explain.Explain(e, now, time.UTC), now, time.UTC, screenWidth)
 	}
 }
 

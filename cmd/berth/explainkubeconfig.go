@@ -13,13 +13,13 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
-	"berth/internal/api/server"
+	"berth/internal/explain"
 	"berth/internal/localapi/kinds"
 )
 
 // explainByAPI requests the explanation through the Kubernetes API of a kubeconfig.
-func explainByAPI(ctx context.Context, kubeconfig, arg, namespace string) (server.Explanation, error) {
-	var e server.Explanation
+func explainByAPI(ctx context.Context, kubeconfig, arg, namespace string) (explain.Report, error) {
+	var e explain.Report
 	ref, err := parsePodRef(arg, namespace)
 	if err != nil {
 		return e, err
@@ -29,7 +29,7 @@ func explainByAPI(ctx context.Context, kubeconfig, arg, namespace string) (serve
 	if err != nil {
 		return e, fmt.Errorf("--kubeconfig %s: %w", kubeconfig, err)
 	}
-	own, _, err := loading.Namespace()
+	current, _, err := loading.Namespace()
 	if err != nil {
 		return e, fmt.Errorf("--kubeconfig %s: %w", kubeconfig, err)
 	}
@@ -41,7 +41,7 @@ func explainByAPI(ctx context.Context, kubeconfig, arg, namespace string) (serve
 	if err != nil {
 		return e, fmt.Errorf("--kubeconfig %s: %w", kubeconfig, err)
 	}
-	namespace = cmp.Or(ref.Namespace, own, metav1.NamespaceDefault)
+	namespace = cmp.Or(ref.Namespace, current, metav1.NamespaceDefault)
 	answer := client.Get().Namespace(namespace).Resource("pods").Name(ref.Name).SubResource("explain").Do(ctx)
 	if err := answer.Error(); err != nil { // it has the message of the Status, which Raw lacks
 		return e, err

@@ -2,17 +2,12 @@ package main
 
 import (
 	"fmt"
-	"io"
 	"slices"
 	"strings"
 	"time"
 	"unicode/utf8"
 
-	v1 "k8s.io/api/core/v1"
-
-	"berth/internal/api/server"
-	"berth/internal/pod/lifecycle"
-	"berth/internal/record/journal"
+	"berth/internal/explain"
 )
 
 // Screen size of the short form if the output is not a terminal.
@@ -22,13 +17,11 @@ const (
 )
 
 const (
-	// headMost is the maximum number of rows for the headline and what happens next.
+	// headMost is the maximum number of rows for the state and what happens next.
 	headMost = 12
-	// decisionsMost is the maximum number of decisions on the screen, decisionRows that of their
-	// rows, and cellRows that of the rows of one.
-	decisionsMost = 8
-	decisionRows  = 12
-	cellRows      = 3
+	// decisionRows is the maximum number of rows of the decisions, and cellRows that of one.
+	decisionRows = 12
+	cellRows     = 3
 )
 
 // part is a titled part of the screen below the headline.
@@ -46,8 +39,7 @@ func shareRows(left int, parts ...part) []int {
 		func(p part) int { return p.most },
 	} {
 		for i, p := range parts {
-			more := max(0, min(p.has, limit(p))-rows[i])
-			more = min(more, left)
+			more := min(max(0, min(p.has, limit(p))-rows[i]), left)
 			rows[i] += more
 			left -= more
 		}
@@ -55,29 +47,18 @@ func shareRows(left int, parts ...part) []int {
 	return rows
 }
 
-// printScreen prints the pod's state, what happens next, its start and the last decisions on one
-// screen.
-func printScreen(w io.Writer, e server.Explanation, now time.Time, zone *time.Location, width int) error {
-	s := screen{newExplainer(e, now, zone)}
-	for _, line := range s.lines(width) {
-		if _, err := fmt.Fprintln(w, line); err != nil {
-			return err
-		}
+// screenLines returns the pod's state, what happens next, its start and the last decisions: at most
+// screenRows lines of at most width columns.
+func screenLines(a explain.Answer, now time.Time, zone *time.Location, width int) []string {
+	out := cutRows(headLines(a, width), headMost)
+	decisions, steps, left := decisionLines(a.Last, now, zone, width), 0, screenRows-len(out)
+	var log []string
+	if a.Failed != nil {
+		log = logLines(a.Failed.Log)
 	}
-	return nil
-}
-
-type screen struct{ explainer }
-
-// lines returns at most screenRows lines of at most width columns.
-func (s screen) lines(width int) []string {
-	out := cutRows(s.head(width), headMost)
-	decisions, log, steps, left := s.decisions(width), s.logTail(), 0, screenRows-len(out)
-	began := waterfall(s)
-	spans := began.spans()
-	if n := len(spans); n > 0 {
+	if n := len(a.Start); n > 0 {
 		left -= 2 // a blank line and the title
-		if spans[n-1].open {
+		if a.Start[n-1].Open {
 			steps = n
 			left-- // the column headings
 		}
@@ -88,32 +69,25 @@ func (s screen) lines(width int) []string {
 		}
 	}
 	rows := shareRows(left,
-		part{has: rowsOf(decisions), least: 6, most: decisionRows},
+		part{has: len(slices.Concat(decisions...)), least: 6, most: decisionRows},
 		part{has: len(log), least: 2, most: 5},
 		part{has: steps, least: 4, most: steps})
+	if len(a.Start) > 0 {
+		out = append(append(out, ""), startLines(a, zone, rows[2])...)
+	}
 	add := func(title string, lines []string) {
 		if len(lines) > 0 {
 			out = append(append(out, "", title), lines...)
 		}
 	}
-	if start := began.start(rows[2]); len(start) > 0 {
-		out = append(append(out, ""), start...)
+	if len(log) > 0 {
+		add(fmt.Sprintf("The last lines of container %q before it ended at %s", a.Failed.Container, explain.At(a.Failed.Finished, now, zone)), log[max(0, len(log)-rows[1]):])
 	}
-	add(s.logTitle(), lastOf(log, rows[1]))
-	add(fmt.Sprintf("The last decisions; `berth explain %s --all` has all", s.timeline.Subject), lastBlocks(decisions, rows[0]))
+	add(fmt.Sprintf("The last decisions; `berth explain %s --all` has all", a.Subject), lastBlocks(decisions, rows[0]))
 	for i := range out {
-		out[i] = cutTo(out[i], width)
+		out[i] = explain.Truncate(out[i], width)
 	}
 	return out
-}
-
-func lastOf(lines []string, n int) []string { return lines[max(0, len(lines)-n):] }
-
-func rowsOf(blocks [][]string) (n int) {
-	for _, b := range blocks {
-		n += len(b)
-	}
-	return n
 }
 
 // lastBlocks returns the rows of the last whole blocks that fit into most rows.
@@ -124,6 +98,37 @@ func lastBlocks(blocks [][]string, most int) []string {
 		most -= len(blocks[first])
 	}
 	return slices.Concat(blocks[first:]...)
+}
+
+// headLines describes the pod's state, the cause, and what happens next.
+func headLines(a explain.Answer, width int) []string {
+	var b strings.Builder
+	writeWrapped(&b, a.Text, "", width)
+	for _, n := range a.Next {
+		writeWrapped(&b, "Next: "+n, "      ", width)
+	}
+	for _, n := range a.Node {
+		writeWrapped(&b, "The node: "+n, "      ", width)
+	}
+	return strings.Split(strings.TrimSuffix(b.String(), "\n"), "\n")
+}
+
+// decisionLines returns the rows of each decision.
+func decisionLines(decisions []explain.Decision, now time.Time, zone *time.Location, width int) (blocks [][]string) {
+	var rows [][]string
+	for _, d := range decisions {
+		text := d.Text
+		if d.Error != "" {
+			text += ": " + d.Error
+		}
+		rows = append(rows, []string{explain.At(d.Time, now, zone), d.Component, d.Container, text})
+	}
+	var t table
+	lines := t.lines(rows)
+	for _, l := range lines {
+		blocks = append(blocks, wrapped(l, t.start(3), width))
+	}
+	return blocks
 }
 
 // wrapped wraps the last cell of a row into at most cellRows rows of the width. It cuts the middle
@@ -148,6 +153,26 @@ func wrapped(row string, cell, width int) []string {
 	}
 }
 
+// writeWrapped wraps a text at width columns; all lines but the first begin with indent.
+func writeWrapped(b *strings.Builder, text, indent string, width int) {
+	column := 0
+	for i, word := range strings.Fields(text) {
+		n := utf8.RuneCountInString(word)
+		switch {
+		case i == 0:
+		case column+1+n > width:
+			b.WriteString("\n" + indent)
+			column = len(indent)
+		default:
+			b.WriteString(" ")
+			column++
+		}
+		b.WriteString(word)
+		column += n
+	}
+	b.WriteString("\n")
+}
+
 // cutMiddle shortens a text to most characters of its beginning and end, with an ellipsis between.
 func cutMiddle(text string, most int) string {
 	r := []rune(text)
@@ -156,81 +181,6 @@ func cutMiddle(text string, most int) string {
 	}
 	head := most / 3
 	return string(r[:head]) + " … " + string(r[len(r)-(most-head):])
-}
-
-// head describes the pod's state, the cause, and what happens next.
-func (s explainer) head(width int) []string {
-	var b strings.Builder
-	writeWrapped(&b, s.headline(), "", width)
-	for _, n := range (coming{s}).next() {
-		writeWrapped(&b, "Next: "+n, "      ", width)
-	}
-	for _, c := range s.e.Node {
-		writeWrapped(&b, "The node: "+oneLine(c.Error)+heldFor(c, s.now)+s.withoutAPI(c), "      ", width)
-	}
-	return strings.Split(strings.TrimSuffix(b.String(), "\n"), "\n")
-}
-
-// failedLast returns the last container exit if it failed and the pod is not ready.
-func (s screen) failedLast() (journal.End, bool) {
-	if len(s.timeline.Ends) == 0 || s.pod != nil && lifecycle.IsTrue(s.pod, v1.PodReady) {
-		return journal.End{}, false
-	}
-	last := s.timeline.Ends[len(s.timeline.Ends)-1]
-	return last, last.ExitCode != 0
-}
-
-// logTail returns the log tail of that container.
-func (s screen) logTail() []string {
-	last, _ := s.failedLast()
-	return logLines(last.Log)
-}
-
-func (s screen) logTitle() string {
-	last, _ := s.failedLast()
-	return fmt.Sprintf("The last lines of container %q before it ended at %s", last.Container, s.at(last.Finished))
-}
-
-// decisions returns the rows of the last decisions about the pod, oldest first. Of repeated rounds
-// it returns only the last.
-func (s screen) decisions(width int) (blocks [][]string) {
-	var rows [][]string
-	said := map[string]time.Time{}
-	add := func(at time.Time, cells ...string) { rows = append(rows, append([]string{s.at(at)}, cells...)) }
-	for _, f := range lastFolds(foldRounds(withoutEchoes(s.timeline.Entries)), decisionsMost) {
-		if f.rounds > 1 {
-			add(f.since, "", "", f.heading())
-		}
-		for i := range f.entries {
-			e := s.plainEntry(f.entries[i])
-			e.Why = s.whyOnce(&e, said)
-			add(e.Time, e.Component, e.Container, s.overtaken(&e)+joinNonEmpty(": ", entryText(e), s.errorOnce(&e, said)))
-		}
-	}
-	var t table
-	lines := t.lines(rows)
-	cell := t.start(3) // column of the text
-	for _, l := range lines {
-		blocks = append(blocks, wrapped(l, cell, width))
-	}
-	return blocks
-}
-
-// lastFolds returns the last folds that fit into most rows, including the headings of rounds.
-func lastFolds(folds []fold, most int) []fold {
-	for i := len(folds) - 1; i >= 0; i-- {
-		f := &folds[i]
-		if f.rounds > 1 {
-			most--
-		}
-		if len(f.entries) < most {
-			most -= len(f.entries)
-			continue
-		}
-		f.entries = f.entries[len(f.entries)-max(most, 1):]
-		return folds[i:]
-	}
-	return folds
 }
 
 // cutRows returns the first rows, with an ellipsis if it removed any.
@@ -243,10 +193,103 @@ func cutRows(lines []string, most int) []string {
 	return lines
 }
 
-// cutTo truncates a line to width characters.
-func cutTo(line string, width int) string {
-	if utf8.RuneCountInString(line) <= width {
-		return line
+// allLines returns the pod's state, what happens next, its start, its container exits, and all
+// decisions.
+func allLines(a explain.Answer, now time.Time, zone *time.Location) []string {
+	out := headLines(a, screenWidth)
+	for _, part := range [][]string{startLines(a, zone, len(a.Start)), exitLines(a.Exits, now, zone)} {
+		if len(part) > 0 {
+			out = append(append(out, ""), part...)
+		}
 	}
-	return string([]rune(line)[:width-1]) + "…"
+	return append(append(out, ""), timelineLines(a.Decisions, zone)...)
+}
+
+// exitLines returns the last container exits, and the log tail of each container's last exit.
+func exitLines(exits []explain.Exit, now time.Time, zone *time.Location) []string {
+	if len(exits) == 0 {
+		return nil
+	}
+	rows := [][]string{{"CONTAINER", "RESTART", "ENDED", "RAN FOR", "HOW"}}
+	newest := map[string]explain.Exit{}
+	var order []string
+	for _, e := range exits {
+		ran, ended := "", ""
+		if !e.Started.IsZero() && e.Finished.After(e.Started) {
+			ran = explain.RoundDuration(e.Finished.Sub(e.Started)).String()
+		}
+		if !e.Finished.IsZero() {
+			ended = explain.At(e.Finished, now, zone)
+		}
+		rows = append(rows, []string{e.Container, fmt.Sprint(e.Restart), ended, ran, e.How})
+		if _, known := newest[e.Container]; !known {
+			order = append(order, e.Container)
+		}
+		newest[e.Container] = e
+	}
+	var t table
+	lines := append([]string{"Ends of containers"}, t.lines(rows)...)
+	for _, c := range order {
+		if log := logLines(newest[c].Log); len(log) > 0 {
+			lines = append(append(lines, "", fmt.Sprintf("The last lines of container %q, restart %d", c, newest[c].Restart)), log...)
+		}
+	}
+	return lines
+}
+
+// logLines returns the lines of a log, escaped for a terminal and with their indentation; none if
+// it is blank.
+func logLines(log string) (lines []string) {
+	if strings.TrimSpace(log) == "" {
+		return nil
+	}
+	for l := range strings.Lines(log) {
+		l = strings.TrimRight(l, "\r\n")
+		indent := l[:len(l)-len(strings.TrimLeft(l, " \t"))]
+		lines = append(lines, "  | "+strings.ReplaceAll(indent, "\t", "    ")+explain.OneLine(l))
+	}
+	return lines
+}
+
+// timelineLines returns all decisions, oldest first, with the times since the previous ones.
+func timelineLines(decisions []explain.Decision, zone *time.Location) []string {
+	if len(decisions) == 0 {
+		return nil
+	}
+	rows := [][]string{{"TIME", "AFTER", "COMPONENT", "CONTAINER", "DECISION"}}
+	day, before, subject := "", time.Time{}, decisions[0].Subject.UID
+	for i, d := range decisions {
+		if d.Subject.UID != subject {
+			// Group decisions by pod UID: the times of two pods with one name may overlap.
+			subject, before = d.Subject.UID, time.Time{}
+			rows = append(rows, []string{fmt.Sprintf("%s, pod with UID %s:", d.Subject, d.Subject.UID)})
+		}
+		if date := d.Time.In(zone).Format(time.DateOnly); date != day {
+			day = date
+			rows = append(rows, []string{day})
+		}
+		after := ""
+		if !before.IsZero() {
+			after = "+" + explain.RoundDuration(max(0, d.Time.Sub(before))).String()
+		}
+		rows = append(rows, []string{d.Time.In(zone).Format("15:04:05.000"), after, d.Component, d.Container, d.Text})
+		if d.Error != "" {
+			rows = append(rows, []string{"", "", "", "", "  error: " + d.Error})
+		}
+		before = d.Time
+		if d.Rounds > 0 { // it has the time of the first round
+			before = decisions[i+1].Time
+		}
+	}
+	var t table
+	for _, r := range rows {
+		if len(r) > 1 { // the others are headings
+			t.measure(r)
+		}
+	}
+	var lines []string
+	for _, r := range rows {
+		lines = append(lines, t.line(r))
+	}
+	return lines
 }

@@ -8,9 +8,8 @@ import (
 	"strings"
 	"time"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
 	"berth/internal/api/server"
+	"berth/internal/explain"
 	"berth/internal/health"
 	"berth/internal/runtime/embedded"
 )
@@ -41,7 +40,7 @@ func checkAgent(ctx context.Context, c *client, now time.Time) []embedded.HostCh
 	for _, s := range states {
 		check := embedded.HostCheck{Name: string(s.Code), Result: embedded.OK, Found: "fine"}
 		if s.Error != "" {
-			check.Found = s.Error + heldFor(s, now)
+			check.Found = s.Error + explain.HeldFor(s.Since, now)
 			check.Consequence = s.Help + " See " + s.Code.More()
 			if s.BecauseOf != nil {
 				check.Consequence = becauseOf(s)
@@ -53,14 +52,6 @@ func checkAgent(ctx context.Context, c *client, now time.Time) []embedded.HostCh
 		checks = append(checks, check)
 	}
 	return checks
-}
-
-// heldFor formats the duration of a condition, as " (for 5m)", or returns "" if it is unknown.
-func heldFor(s health.State, now time.Time) string {
-	if s.Since.IsZero() {
-		return ""
-	}
-	return fmt.Sprintf(" (for %s)", formatAge(metav1.NewTime(s.Since), now))
 }
 
 // becauseOf names the causes of a condition.

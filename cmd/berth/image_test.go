@@ -49,14 +49,6 @@ func TestImageDigestRows(t *testing.T) {
 	}
 }
 
-func TestByteSize(t *testing.T) {
-	for n, want := range map[int64]string{0: "0 B", 1024: "1.0 KiB", 1000 << 10: "1.0 MiB", 1536 << 20: "1.5 GiB", 5000 << 40: "5000.0 TiB"} {
-		if got := byteSize(n); got != want {
-			t.Errorf("byteSize(%d) = %s, want %s", n, got, want)
-		}
-	}
-}
-
 func TestProgressBar(t *testing.T) {
 	b := newProgressBar(nil, "nginx:1")
 	for _, p := range []embedded.Progress{

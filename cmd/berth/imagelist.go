@@ -13,6 +13,8 @@ import (
 	"github.com/distribution/reference"
 	"github.com/spf13/cobra"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/internal/explain"
 )
 
 // image is the output format of one image.
@@ -115,7 +117,7 @@ func imageRows(list []image) [][]string {
 			note = "pinned"
 		}
 		for _, name := range names {
-			rows = append(rows, []string{oneLine(familiar(name)), shortID(i.ID), byteSize(int64(i.Size)), note})
+			rows = append(rows, []string{explain.OneLine(familiar(name)), shortID(i.ID), explain.ByteSize(int64(i.Size)), note})
 		}
 	}
 	return rows
@@ -175,18 +177,4 @@ func familiar(name string) string {
 func shortID(id string) string {
 	id = strings.TrimPrefix(id, "sha256:")
 	return id[:min(12, len(id))]
-}
-
-// byteSize formats a number of bytes with a binary unit.
-func byteSize(n int64) string {
-	if n < 1<<10 {
-		return fmt.Sprintf("%d B", n)
-	}
-	v, unit := float64(n), ""
-	for _, unit = range []string{"KiB", "MiB", "GiB", "TiB"} {
-		if v /= 1 << 10; v < 1000 {
-			break
-		}
-	}
-	return fmt.Sprintf("%.1f %s", v, unit)
 }

@@ -14,6 +14,7 @@ import (
 
 	"berth/agent"
 	"berth/internal/api/server"
+	"berth/internal/explain"
 	"berth/internal/runtime/images"
 )
 
@@ -76,7 +77,7 @@ func printPruned(out io.Writer, verdicts []images.Verdict, o images.PruneOptions
 	var bytes uint64
 	for i := range verdicts {
 		v := &verdicts[i]
-		rows = append(rows, []string{namesOf(v), shortID(v.ID), byteSize(int64(v.Size)), becameOf(v, o)})
+		rows = append(rows, []string{namesOf(v), shortID(v.ID), explain.ByteSize(int64(v.Size)), becameOf(v, o)})
 		switch {
 		case v.Error != "":
 			failed++
@@ -87,9 +88,9 @@ func printPruned(out io.Writer, verdicts []images.Verdict, o images.PruneOptions
 	}
 	var t table
 	lines := t.lines(rows)
-	sum := fmt.Sprintf("Freed %s: %d of %d images.", byteSize(int64(bytes)), gone, len(verdicts))
+	sum := fmt.Sprintf("Freed %s: %d of %d images.", explain.ByteSize(int64(bytes)), gone, len(verdicts))
 	if o.DryRun {
-		sum = fmt.Sprintf("Would free %s: %d of %d images.", byteSize(int64(bytes)), gone, len(verdicts))
+		sum = fmt.Sprintf("Would free %s: %d of %d images.", explain.ByteSize(int64(bytes)), gone, len(verdicts))
 	}
 	for _, l := range append(lines, sum) {
 		if _, err := fmt.Fprintln(out, l); err != nil {
@@ -111,7 +112,7 @@ func namesOf(v *images.Verdict) string {
 	if len(names) == 0 {
 		return "<none>"
 	}
-	return oneLine(strings.Join(names, ","))
+	return explain.OneLine(strings.Join(names, ","))
 }
 
 // usersShown is the maximum number of listed users of an image.
@@ -123,7 +124,7 @@ func becameOf(v *images.Verdict, o images.PruneOptions) string {
 	case images.Unused:
 		switch {
 		case v.Error != "":
-			return "not removed: " + oneLine(v.Error)
+			return "not removed: " + explain.OneLine(v.Error)
 		case o.DryRun:
 			return "would be removed"
 		}
@@ -133,7 +134,7 @@ func becameOf(v *images.Verdict, o images.PruneOptions) string {
 		if more := len(v.Users) - usersShown; more > 0 {
 			users += fmt.Sprintf(" and %d more", more)
 		}
-		return "used by " + oneLine(users)
+		return "used by " + explain.OneLine(users)
 	case images.Pinned:
 		return "kept: the runtime needs it for every pod"
 	case images.LookedAhead:
@@ -141,5 +142,5 @@ func becameOf(v *images.Verdict, o images.PruneOptions) string {
 	case images.NotPulled:
 		return "kept: no agent pulled it (--all removes it)"
 	}
-	return "kept: " + oneLine(string(v.Fate))
+	return "kept: " + explain.OneLine(string(v.Fate))
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"berth/internal/explain"
 	"berth/internal/runtime/cri"
 	"berth/internal/runtime/embedded"
 	"berth/internal/runtime/images"
@@ -77,7 +78,7 @@ func pullImage(ctx context.Context, r *imageRuntime, ref reference.Named, out, e
 	if err != nil {
 		return err
 	}
-	_, err = fmt.Fprintf(out, "Pulled %s (%s, %s)\n", reference.FamiliarString(ref), shortID(img.GetId()), byteSize(int64(img.GetSize())))
+	_, err = fmt.Fprintf(out, "Pulled %s (%s, %s)\n", reference.FamiliarString(ref), shortID(img.GetId()), explain.ByteSize(int64(img.GetSize())))
 	return err
 }
 
@@ -198,8 +199,8 @@ func (b *progressBar) line() string {
 		total += p.Total
 	}
 	full := int(done * pullBarWidth / max(total, 1))
-	line := fmt.Sprintf("%s  [%s%s]  %s of %s  %d of %d parts", oneLine(b.title), strings.Repeat("=", full), strings.Repeat(" ", pullBarWidth-full),
-		byteSize(done), byteSize(total), ready, len(b.parts))
+	line := fmt.Sprintf("%s  [%s%s]  %s of %s  %d of %d parts", explain.OneLine(b.title), strings.Repeat("=", full), strings.Repeat(" ", pullBarWidth-full),
+		explain.ByteSize(done), explain.ByteSize(total), ready, len(b.parts))
 	if extracting {
 		line += "  unpacking"
 	}

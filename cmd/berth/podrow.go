@@ -9,6 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/duration"
 
+	"berth/internal/explain"
 	"berth/internal/pod/lifecycle"
 )
 
@@ -21,7 +22,7 @@ func computePodRow(p *v1.Pod, now time.Time) podRow {
 		Namespace: p.Namespace,
 		Name:      p.Name,
 		Ready:     fmt.Sprintf("%d/%d", s.Ready, s.Total),
-		Status:    oneLine(statusOf(s)),
+		Status:    explain.OneLine(statusOf(s)),
 		Restarts:  s.RestartsAt(now),
 		Age:       formatAge(created(p), now),
 	}

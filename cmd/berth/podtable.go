@@ -9,6 +9,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"berth/internal/explain"
 	"berth/internal/source/manifest"
 )
 
@@ -46,7 +47,7 @@ func refusedRows(problems []manifest.Problem, now time.Time) []podRow {
 		}
 		last = p.Path
 		rows = append(rows, podRow{
-			Namespace: "-", Name: oneLine(filepath.Base(p.Path)), Ready: "-", Status: statusInvalidManifest, Restarts: "-",
+			Namespace: "-", Name: explain.OneLine(filepath.Base(p.Path)), Ready: "-", Status: statusInvalidManifest, Restarts: "-",
 			Age: formatAge(metav1.NewTime(p.Since), now),
 		})
 	}
@@ -55,14 +56,14 @@ func refusedRows(problems []manifest.Problem, now time.Time) []podRow {
 
 // problemLine describes a manifest error in one line.
 func problemLine(p manifest.Problem) string {
-	where := oneLine(filepath.Base(p.Path))
+	where := explain.OneLine(filepath.Base(p.Path))
 	if p.Document > 1 {
 		where = fmt.Sprintf("%s (document %d)", where, p.Document)
 	}
 	if p.Severity == manifest.SeverityWarning {
 		where += ": warning"
 	}
-	return where + ": " + oneLine(p.Message)
+	return where + ": " + explain.OneLine(p.Message)
 }
 
 func severalNamespaces(pods []*v1.Pod) bool {

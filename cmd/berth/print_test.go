@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"berth/internal/api/server"
+	"berth/internal/explain"
 	"berth/internal/pod"
 	"berth/internal/record/journal"
 	"berth/internal/source/manifest"
@@ -50,10 +51,7 @@ func TestPrintTimeline(t *testing.T) {
 		{Time: now.Add(3 * time.Second), Subject: subject, Component: "image", Container: "main", Decision: "pull failed", Why: "policy\nAlways", Took: 2345 * time.Millisecond, Count: 3, Error: "no such\nhost"},
 		{Time: now.Add(21 * time.Hour), Subject: journal.Subject{UID: "2", Namespace: "default", Name: "web"}, Component: "config", Decision: "pod added"},
 	}
-	var out bytes.Buffer
-	if err := printTimeline(&out, entries, time.UTC); err != nil {
-		t.Fatal(err)
-	}
+	out := strings.Join(timelineLines(explain.Fold(entries), time.UTC), "\n") + "\n"
 	golden(t, "timeline", `
 TIME           AFTER    COMPONENT   CONTAINER   DECISION
 2026-01-02
@@ -65,7 +63,7 @@ TIME           AFTER    COMPONENT   CONTAINER   DECISION
 default/web, pod with UID 2:
 2026-01-03
 00:04:05.000            config                  pod added
-`, out.String())
+`, out)
 }
 
 func TestPodURLs(t *testing.T) {

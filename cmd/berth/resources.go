@@ -16,6 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"berth/internal/api/server"
+	"berth/internal/explain"
 	"berth/internal/resources/containermanager"
 	"berth/internal/resources/devicemanager"
 )
@@ -109,7 +110,7 @@ func printResources(w io.Writer, s *containermanager.Snapshot, now time.Time) er
 	line := func(format string, a ...any) {
 		for i := range a {
 			if s, ok := a[i].(string); ok {
-				a[i] = oneLine(s)
+				a[i] = explain.OneLine(s)
 			}
 		}
 		fmt.Fprintf(t, format+"\n", a...)

@@ -27,29 +27,16 @@ import (
 
 // runFlags are the flags of `berth run`.
 type runFlags struct {
-	rootDir          string
-	nodeName         string
-	runtimeEndpoint  string
-	runtimeHandler   string
-	podCIDR          string
-	allowUnknown     bool
-	cgroupRoot       string
-	cgroupDriver     string
-	selinux          bool
-	pullDeadline     time.Duration
-	podLogsDir       string
-	containerLogsDir string
-	maxPods          int
-	logFile          string
-	logLevel         slog.Level
-	localAPI         bool
-	localAPIAddress  string
-	localAPIProgram  string
-	remove           bool
-	once             bool
-	onceTimeout      time.Duration
-	fields           *config.Flags // shared with berth kubelet
-	again            string        // hints.again
+	cfg         agent.Config // what flags set directly; see config
+	serveAPI    bool
+	localAPI    agent.LocalAPI
+	logFile     string
+	logLevel    slog.Level
+	remove      bool
+	once        bool
+	onceTimeout time.Duration
+	fields      *config.Flags // shared with berth kubelet
+	again       string        // hints.again
 }
 
 func newRunCommand(g *globalFlags) *cobra.Command {
@@ -80,22 +67,22 @@ When memory or disk space runs short, pods are evicted, beginning with those tha
 		},
 	}
 	fl := cmd.Flags()
-	fl.StringVar(&f.rootDir, "root-dir", defaultRootDir, "root directory of the agent")
-	fl.StringVar(&f.nodeName, "node-name", "", "name of this node (default: the host's name)")
-	fl.StringVar(&f.runtimeEndpoint, "container-runtime-endpoint", "", "CRI endpoint of a running container runtime, instead of the embedded one")
-	fl.StringVar(&f.runtimeHandler, "runtime-handler", "", "runtime handler for pods without a RuntimeClass: with the embedded runtime podshim, or runc, which needs a containerd shim for each pod (default: podshim where the machine can have pod shims; of another runtime its own)")
-	fl.StringVar(&f.podCIDR, "pod-cidr", "", "CIDR of pod IPs, or an IPv4 and an IPv6 CIDR separated by a comma, with the embedded runtime (default: a free one, such as 10.88.0.0/16)")
-	fl.BoolVar(&f.allowUnknown, "allow-unknown-fields", false, "ignore unknown fields of manifests with a warning, instead of rejecting the manifest")
-	fl.StringVar(&f.cgroupRoot, "cgroup-root", "", "parent cgroup of the pods' cgroups (default: the root)")
-	fl.StringVar(&f.cgroupDriver, "cgroup-driver", "", "cgroup driver, cgroupfs or systemd: for the embedded runtime, and for runtimes that do not report theirs (default: systemd if it is the init system of the host on cgroup v2, else cgroupfs)")
-	fl.BoolVar(&f.selinux, "selinux", false, "let the embedded runtime label containers and volumes by the host's SELinux policy and the pods' seLinuxOptions")
-	fl.DurationVar(&f.pullDeadline, "image-pull-progress-deadline", embedded.DefaultPullProgressDeadline, "cancel a pull by the embedded runtime that receives less than 64 KiB in this time")
-	fl.StringVar(&f.podLogsDir, "pod-logs-dir", "/var/log/pods", "directory of container logs")
-	fl.StringVar(&f.containerLogsDir, "container-logs-dir", "/var/log/containers", "directory of links to container logs, for log shippers; empty for none")
-	fl.IntVar(&f.maxPods, "max-pods", admission.LocalMaxPods, "maximum number of pods")
-	fl.BoolVar(&f.localAPI, "local-api", true, "serve the local API, a Kubernetes API for the pods of this machine; <run dir>/kubeconfig is for kubectl")
-	fl.StringVar(&f.localAPIAddress, "local-api-address", "127.0.0.1:6443", "HTTPS address of the local API; port 0 for a free one; empty for <run dir>/api.sock only")
-	fl.StringVar(&f.localAPIProgram, "local-api-program", "", "program that validates and admits writes of the local API, with FILE.documents beside it (make apiserver; default: the embedded one)")
+	fl.StringVar(&f.cfg.RootDir, "root-dir", defaultRootDir, "root directory of the agent")
+	fl.StringVar(&f.cfg.NodeName, "node-name", "", "name of this node (default: the host's name)")
+	fl.StringVar(&f.cfg.RuntimeEndpoint, "container-runtime-endpoint", "", "CRI endpoint of a running container runtime, instead of the embedded one")
+	fl.StringVar(&f.cfg.RuntimeHandler, "runtime-handler", "", "runtime handler for pods without a RuntimeClass: with the embedded runtime podshim, or runc, which needs a containerd shim for each pod (default: podshim where the machine can have pod shims; of another runtime its own)")
+	fl.StringVar(&f.cfg.PodCIDR, "pod-cidr", "", "CIDR of pod IPs, or an IPv4 and an IPv6 CIDR separated by a comma, with the embedded runtime (default: a free one, such as 10.88.0.0/16)")
+	fl.BoolVar(&f.cfg.AllowUnknownFields, "allow-unknown-fields", false, "ignore unknown fields of manifests with a warning, instead of rejecting the manifest")
+	fl.StringVar(&f.cfg.CgroupRoot, "cgroup-root", "", "parent cgroup of the pods' cgroups (default: the root)")
+	fl.StringVar(&f.cfg.CgroupDriver, "cgroup-driver", "", "cgroup driver, cgroupfs or systemd: for the embedded runtime, and for runtimes that do not report theirs (default: systemd if it is the init system of the host on cgroup v2, else cgroupfs)")
+	fl.BoolVar(&f.cfg.SELinux, "selinux", false, "let the embedded runtime label containers and volumes by the host's SELinux policy and the pods' seLinuxOptions")
+	fl.DurationVar(&f.cfg.ImagePullProgressDeadline, "image-pull-progress-deadline", embedded.DefaultPullProgressDeadline, "cancel a pull by the embedded runtime that receives less than 64 KiB in this time")
+	fl.StringVar(&f.cfg.PodLogsDir, "pod-logs-dir", "/var/log/pods", "directory of container logs")
+	fl.StringVar(&f.cfg.ContainerLogsDir, "container-logs-dir", "/var/log/containers", "directory of links to container logs, for log shippers; empty for none")
+	fl.IntVar(&f.cfg.MaxPods, "max-pods", admission.LocalMaxPods, "maximum number of pods")
+	fl.BoolVar(&f.serveAPI, "local-api", true, "serve the local API, a Kubernetes API for the pods of this machine; <run dir>/kubeconfig is for kubectl")
+	fl.StringVar(&f.localAPI.Address, "local-api-address", "127.0.0.1:6443", "HTTPS address of the local API; port 0 for a free one; empty for <run dir>/api.sock only")
+	fl.StringVar(&f.localAPI.Registry, "local-api-program", "", "program that validates and admits writes of the local API, with FILE.documents beside it (make apiserver; default: the embedded one)")
 	fl.StringVar(&f.logFile, "log-file", "", "log file of the agent (default: standard error, or berth.log in the root directory if standard error shows the table of pods)")
 	fl.Var((*levelValue)(&f.logLevel), "log-level", "what the agent logs: debug, info, warn or error")
 	fl.BoolVar(&f.remove, "rm", false, "terminate all pods, stop the runtime and remove all data when the agent exits")
@@ -111,17 +98,15 @@ When memory or disk space runs short, pods are evicted, beginning with those tha
 
 // config returns the agent's configuration without its logger.
 func (f runFlags) config(runDir string, paths []string) (agent.Config, error) {
-	cfg := agent.Config{
-		NodeName: f.nodeName, Paths: paths, RuntimeEndpoint: f.runtimeEndpoint, RuntimeHandler: f.runtimeHandler, PodCIDR: f.podCIDR, CgroupRoot: f.cgroupRoot,
-		CgroupDriver: f.cgroupDriver, SELinux: f.selinux, ImagePullProgressDeadline: f.pullDeadline, MaxPods: f.maxPods, Version: version, AllowUnknownFields: f.allowUnknown,
+	cfg := f.cfg
+	cfg.RunDir, cfg.Paths, cfg.Version = runDir, paths, version
+	if cfg.MaxPods < 1 {
+		return cfg, fmt.Errorf("--max-pods %d: must be 1 or more", cfg.MaxPods)
 	}
-	if f.maxPods < 1 {
-		return cfg, fmt.Errorf("--max-pods %d: must be 1 or more", f.maxPods)
+	if cfg.ImagePullProgressDeadline <= 0 {
+		return cfg, fmt.Errorf("--image-pull-progress-deadline %s: must be more than 0", cfg.ImagePullProgressDeadline)
 	}
-	if f.pullDeadline <= 0 {
-		return cfg, fmt.Errorf("--image-pull-progress-deadline %s: must be more than 0", f.pullDeadline)
-	}
-	if d := f.cgroupDriver; d != "" && d != "cgroupfs" && d != "systemd" {
+	if d := cfg.CgroupDriver; d != "" && d != "cgroupfs" && d != "systemd" {
 		return cfg, fmt.Errorf("--cgroup-driver %q: must be cgroupfs or systemd", d)
 	}
 	if err := podconfig.CheckPaths(paths); err != nil {
@@ -134,23 +119,23 @@ func (f runFlags) config(runDir string, paths []string) (agent.Config, error) {
 	if cfg.Run, err = config.LoadRun(f.fields); err != nil {
 		return cfg, err
 	}
-	if f.runtimeEndpoint != "" && f.podCIDR != "" {
+	if cfg.RuntimeEndpoint != "" && cfg.PodCIDR != "" {
 		return cfg, errors.New("--pod-cidr is for the runtime inside berth: the one of --container-runtime-endpoint has its own network configuration")
 	}
-	if f.runtimeEndpoint != "" && f.selinux {
+	if cfg.RuntimeEndpoint != "" && cfg.SELinux {
 		return cfg, errors.New("--selinux is for the runtime inside berth: the one of --container-runtime-endpoint has its own configuration (of containerd: enable_selinux)")
 	}
-	if f.runtimeEndpoint != "" && f.pullDeadline != embedded.DefaultPullProgressDeadline {
+	if cfg.RuntimeEndpoint != "" && cfg.ImagePullProgressDeadline != embedded.DefaultPullProgressDeadline {
 		return cfg, errors.New("--image-pull-progress-deadline is for the runtime inside berth: the one of --container-runtime-endpoint has its own configuration (of containerd: image_pull_progress_timeout)")
 	}
-	if f.localAPI {
-		if err := checkLoopback(f.localAPIAddress); err != nil {
-			return cfg, fmt.Errorf("--local-api-address %q: %w", f.localAPIAddress, err)
+	if f.serveAPI {
+		if err := checkLoopback(f.localAPI.Address); err != nil {
+			return cfg, fmt.Errorf("--local-api-address %q: %w", f.localAPI.Address, err)
 		}
-		cfg.LocalAPI = &agent.LocalAPI{Address: f.localAPIAddress, Registry: f.localAPIProgram}
-		if documents := f.localAPIProgram + ".documents"; f.localAPIProgram != "" && isFile(documents) {
-			cfg.LocalAPI.Documents = documents
+		if documents := f.localAPI.Registry + ".documents"; f.localAPI.Registry != "" && isFile(documents) {
+			f.localAPI.Documents = documents
 		}
+		cfg.LocalAPI = &f.localAPI
 	}
 	if f.remove {
 		cfg.AtExit = agent.RemoveAll
@@ -164,22 +149,21 @@ func (f runFlags) config(runDir string, paths []string) (agent.Config, error) {
 	}
 	for _, d := range []struct {
 		flag string
-		from string
-		to   *string
+		dir  *string
 	}{
-		{"--root-dir", f.rootDir, &cfg.RootDir},
-		{"--run-dir", runDir, &cfg.RunDir},
-		{"--pod-logs-dir", f.podLogsDir, &cfg.PodLogsDir},
-		{"--container-logs-dir", f.containerLogsDir, &cfg.ContainerLogsDir},
+		{"--root-dir", &cfg.RootDir},
+		{"--run-dir", &cfg.RunDir},
+		{"--pod-logs-dir", &cfg.PodLogsDir},
+		{"--container-logs-dir", &cfg.ContainerLogsDir},
 	} {
-		if d.from == "" {
+		if *d.dir == "" {
 			continue
 		}
-		abs, err := filepath.Abs(d.from)
+		abs, err := filepath.Abs(*d.dir)
 		if err != nil {
-			return cfg, fmt.Errorf("%s %q: %w", d.flag, d.from, err)
+			return cfg, fmt.Errorf("%s %q: %w", d.flag, *d.dir, err)
 		}
-		*d.to = abs
+		*d.dir = abs
 	}
 	return cfg, nil
 }

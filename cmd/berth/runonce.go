@@ -12,6 +12,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"berth/internal/api/server"
+	"berth/internal/explain"
 	"berth/internal/pod/lifecycle"
 	"berth/internal/source/manifest"
 )
@@ -90,7 +91,7 @@ func describePod(p *v1.Pod) string {
 	s := lifecycle.Summarize(p)
 	line := fmt.Sprintf("pod %s/%s: %s, %d of %d containers ready", p.Namespace, p.Name, statusOf(s), s.Ready, s.Total)
 	if p.Status.Message != "" {
-		line += ": " + oneLine(p.Status.Message)
+		line += ": " + explain.OneLine(p.Status.Message)
 	}
 	for _, c := range slices.Concat(p.Status.InitContainerStatuses, p.Status.ContainerStatuses) {
 		said := ""
@@ -100,7 +101,7 @@ func describePod(p *v1.Pod) string {
 			said = fmt.Sprintf("exit code %d %s", t.ExitCode, t.Message)
 		}
 		if said != "" {
-			line += fmt.Sprintf("; container %q: %s", c.Name, oneLine(said))
+			line += fmt.Sprintf("; container %q: %s", c.Name, explain.OneLine(said))
 		}
 	}
 	return line

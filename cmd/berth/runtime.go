@@ -17,7 +17,7 @@ import (
 const kubeletRootDir = "/var/lib/kubelet"
 
 func newRuntimeCommand(g *globalFlags) *cobra.Command {
-	f := runFlags{pullDeadline: embedded.DefaultPullProgressDeadline, maxPods: 1, podLogsDir: "/var/log/pods", fields: config.NewRunFlags()}
+	f := runFlags{cfg: agent.Config{ImagePullProgressDeadline: embedded.DefaultPullProgressDeadline, MaxPods: 1, PodLogsDir: "/var/log/pods"}, fields: config.NewRunFlags()}
 	cmd := &cobra.Command{
 		Use:   "runtime",
 		Short: "Start the embedded container runtime without an agent",
@@ -49,6 +49,6 @@ adopts the runtime. "berth stop --all" stops it.`,
 			return err
 		},
 	}
-	cmd.Flags().StringVar(&f.rootDir, "root-dir", kubeletRootDir, "root directory of the agent that adopts the runtime")
+	cmd.Flags().StringVar(&f.cfg.RootDir, "root-dir", kubeletRootDir, "root directory of the agent that adopts the runtime")
 	return cmd
 }

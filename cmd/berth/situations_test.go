@@ -17,7 +17,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"berth/agent/agenttest"
-	"berth/internal/api/server"
+	"berth/internal/explain"
 	"berth/internal/record/journal"
 )
 
@@ -56,7 +56,7 @@ var (
 // lastScreen runs a situation and returns its last screen: "" for a situation that -run excludes.
 func lastScreen(t *testing.T, file string, text []byte) (last string) {
 	agenttest.RunStoriesWith(t, file, func(dial func(context.Context) (net.Conn, error), subject string) (agenttest.Explained, error) {
-		out, err := explainAs(dial, subject, func(e *server.Explanation) {
+		out, err := explainAs(dial, subject, func(e *explain.Report) {
 			showToPeople(e)
 			for i := range e.Stories {
 				for _, without := range goldenWithout.FindAllSubmatch(text, -1) {
@@ -209,7 +209,7 @@ func withoutTest(text string) string {
 
 // showToPeople makes an explanation of a test that of a node that people have, in the same order
 // each time: a sandbox and an image are there at once.
-func showToPeople(e *server.Explanation) {
+func showToPeople(e *explain.Report) {
 	for _, p := range e.Pods {
 		p.Status.Message = withoutTest(p.Status.Message)
 		for _, list := range [][]v1.ContainerStatus{p.Status.InitContainerStatuses, p.Status.ContainerStatuses} {

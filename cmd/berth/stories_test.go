@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"net"
 	"net/http"
 	"strings"
@@ -10,7 +9,7 @@ import (
 	"time"
 
 	"berth/agent/agenttest"
-	"berth/internal/api/server"
+	"berth/internal/explain"
 )
 
 // TestStories tells what berth explain says of pods over their lives, at an agent whose
@@ -21,11 +20,11 @@ func TestStories(t *testing.T) {
 
 // explainAt is berth explain at an agent that dial connects to, in the time zone UTC.
 func explainAt(dial func(context.Context) (net.Conn, error), subject string) (agenttest.Explained, error) {
-	return explainAs(dial, subject, func(*server.Explanation) {})
+	return explainAs(dial, subject, func(*explain.Report) {})
 }
 
 // explainAs is explainAt with an explanation that show changes.
-func explainAs(dial func(context.Context) (net.Conn, error), subject string, show func(*server.Explanation)) (out agenttest.Explained, err error) {
+func explainAs(dial func(context.Context) (net.Conn, error), subject string, show func(*explain.Report)) (out agenttest.Explained, err error) {
 	c := newClient("")
 	c.http.Transport = &http.Transport{
 		DialContext:       func(ctx context.Context, _, _ string) (net.Conn, error) { return dial(ctx) },
@@ -40,7 +39,8 @@ func explainAs(dial func(context.Context) (net.Conn, error), subject string, sho
 		return out, err
 	}
 	show(&e)
-	var screen, all strings.Builder
-	err = errors.Join(printScreen(&screen, e, time.Now(), time.UTC, screenWidth), printExplanation(&all, e, time.Now(), time.UTC))
-	return agenttest.Explained{Screen: screen.String(), All: all.String()}, err
+	now := time.Now()
+	a := explain.Explain(e, now, time.UTC)
+	text := func(lines []string) string { return strings.Join(lines, "\n") + "\n" }
+	return agenttest.Explained{Screen: text(screenLines(a, now, time.UTC, screenWidth)), All: text(allLines(a, now, time.UTC))}, nil
 }

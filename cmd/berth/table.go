@@ -1,8 +1,8 @@
 package main
 
 import (
+	"io"
 	"strings"
-	"unicode"
 	"unicode/utf8"
 )
 
@@ -55,14 +55,8 @@ func (t *table) lines(rows [][]string) []string {
 	return out
 }
 
-// oneLine returns the text as one line without control characters: output of programs and manifests
-// must not be able to control the terminal.
-func oneLine(s string) string {
-	printable := func(r rune) rune {
-		if unicode.IsPrint(r) || r == ' ' {
-			return r
-		}
-		return utf8.RuneError
-	}
-	return strings.Map(printable, strings.Join(strings.Fields(s), " "))
+// printLines prints lines at once.
+func printLines(w io.Writer, lines []string) error {
+	_, err := io.WriteString(w, strings.Join(lines, "\n")+"\n")
+	return err
 }

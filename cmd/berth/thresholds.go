@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"berth/internal/api/server"
+	"berth/internal/explain"
 	"berth/internal/runtime/embedded"
 )
 
@@ -64,5 +65,5 @@ func quantityOf(signal string, n uint64) string {
 	if strings.HasSuffix(signal, ".inodesFree") || signal == "pid.available" {
 		return resource.NewQuantity(amount, resource.DecimalSI).String()
 	}
-	return byteSize(amount)
+	return explain.ByteSize(amount)
 }

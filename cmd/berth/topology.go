@@ -9,6 +9,7 @@ import (
 
 	"k8s.io/utils/cpuset"
 
+	"berth/internal/explain"
 	"berth/internal/resources/machine"
 	"berth/internal/resources/topologymanager"
 	"berth/internal/runtime/embedded"
@@ -100,10 +101,10 @@ func nodeFound(m machine.Machine, n machine.Node) string {
 	if cpus := m.OnNodes(n.ID); !cpus.IsEmpty() {
 		found[0] = "CPUs " + cpus.String()
 	}
-	found = append(found, byteSize(n.Memory)+" of memory")
+	found = append(found, explain.ByteSize(n.Memory)+" of memory")
 	for _, size := range slices.Sorted(maps.Keys(n.HugePages)) {
 		if pages := n.HugePages[size]; pages > 0 {
-			found = append(found, fmt.Sprintf("%d huge pages of %s", pages, byteSize(size)))
+			found = append(found, fmt.Sprintf("%d huge pages of %s", pages, explain.ByteSize(size)))
 		}
 	}
 	if far := distancesOf(n); far != "" {

@@ -9,6 +9,7 @@ import (
 	summary "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 
 	"berth/internal/api/streams"
+	"berth/internal/explain"
 	"berth/internal/health"
 	"berth/internal/observe/stats"
 	"berth/internal/pod"
@@ -93,7 +94,7 @@ type Explain struct {
 	Details Details
 	// Pulls returns the current image pulls; nil: explanations have none. It may wait for the
 	// runtime's report of the progress.
-	Pulls func(ctx context.Context) []Pull
+	Pulls func(ctx context.Context) []explain.Pull
 	// Scheduler explains the pods of the local API that have no node; nil: there is no local API.
 	Scheduler Scheduler
 }
@@ -101,14 +102,14 @@ type Explain struct {
 // Details returns the state of pods that only explanations contain.
 type Details interface {
 	// Waits returns the pending calls of the runtime or CSI drivers for a pod, oldest first.
-	Waits(uid pod.UID) []Wait
+	Waits(uid pod.UID) []explain.Wait
 	// Volumes returns the sources of the pods' volumes, nil if they need none that may be missing.
-	Volumes(pods []*v1.Pod) *VolumeSources
+	Volumes(pods []*v1.Pod) *explain.VolumeSources
 	// Unreported returns since when the API server's status of a pod is out of date; zero if it is
 	// current.
 	Unreported(uid pod.UID) time.Time
 	// Probes returns the state of a pod's probes.
-	Probes(uid pod.UID) []Probe
+	Probes(uid pod.UID) []explain.Probe
 }
 
 // Quarantine holds the pods that the agent does not sync because it crashed while syncing them.

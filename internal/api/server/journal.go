@@ -18,93 +18,10 @@ import (
 	"berth/internal/source/manifest"
 )
 
-// Explanation is what explains the pods, or the manifest, of one name: the response of PathExplain.
-type Explanation struct {
-	// Pods are the node's pods of this name, with their status.
-	Pods []*v1.Pod `json:"pods,omitempty"`
-	// Stories are the journal's timelines: one per incarnation of the name, the most recently
-	// written last.
-	Stories []journal.Timeline `json:"stories"`
-	// Quarantined maps the UIDs of quarantined pods to the crash that caused it.
-	Quarantined map[pod.UID]string `json:"quarantined,omitempty"`
-	// Pulls are the current pulls for the pods.
-	Pulls []Pull `json:"pulls,omitempty"`
-	// Waits are the pending calls for the pods.
-	Waits []Wait `json:"waits,omitempty"`
-	// Volumes are the missing sources of the pods' volumes.
-	Volumes *VolumeSources `json:"volumes,omitempty"`
-	// Probes are the states of the pods' probes.
-	Probes []Probe `json:"probes,omitempty"`
-	// Unbound explains a pod that has no node yet; nil if there is none.
-	Unbound *explain.Unbound `json:"unbound,omitempty"`
-	// Unreported maps pods to the time since when the API server's status is out of date.
-	Unreported map[pod.UID]time.Time `json:"unreported,omitempty"`
-	// Node lists the agent's active conditions under which it is not reliable, and an unavailable
-	// API server.
-	Node []health.State `json:"node,omitempty"`
-	// Problems are the problems of manifests that describe such a pod, or of the manifest.
-	Problems []manifest.Problem `json:"problems,omitempty"`
-}
-
-// PublishedExplanation is an Explanation in the Kubernetes API.
+// PublishedExplanation is a report in the Kubernetes API.
 type PublishedExplanation struct {
 	metav1.TypeMeta `json:",inline"`
-	Explanation     `json:",inline"`
-}
-
-// Wait is a pending call for a pod, to the runtime, a CSI driver or a volume server.
-type Wait struct {
-	Pod pod.UID `json:"pod"`
-	// Driver is the CSI driver; empty for the runtime.
-	Driver string `json:"driver,omitempty"`
-	// From describes another program that is to answer, such as "the NFS server files".
-	From string `json:"from,omitempty"`
-	// Call is the name of the call, such as "CreateContainer"; with From, a description of the
-	// operation.
-	Call string `json:"call"`
-	// Container is the container of the call; empty for a call about the pod, and if unknown.
-	Container string `json:"container,omitempty"`
-	// Volume is the driver's name of the volume of the call, with From the pod's name of it; empty
-	// if the call concerns no volume.
-	Volume string `json:"volume,omitempty"`
-	// Since is when an answer was first expected: when the call was made, or after the time that
-	// the call itself requests, such as a grace period.
-	Since time.Time `json:"since"`
-	// Until is when the call times out.
-	Until time.Time `json:"until"`
-}
-
-// VolumeSources are the sources of the pods' volumes.
-type VolumeSources struct {
-	// UnboundClaims were not bound to a volume when last read.
-	UnboundClaims []UnboundClaim `json:"unboundClaims,omitempty"`
-	// CSIDrivers are the names of the registered CSI drivers.
-	CSIDrivers []string `json:"csiDrivers,omitempty"`
-	// PluginRegistry is the directory in which drivers register with a socket, including those of
-	// ResourceClaims.
-	PluginRegistry string `json:"pluginRegistry,omitempty"`
-}
-
-// UnboundClaim is a PersistentVolumeClaim that is not bound.
-type UnboundClaim struct {
-	Name  string                        `json:"name"`
-	Phase v1.PersistentVolumeClaimPhase `json:"phase"`
-	Spec  v1.PersistentVolumeClaimSpec  `json:"spec"`
-}
-
-// Probe is the state of a container's probe.
-type Probe struct {
-	Pod       pod.UID `json:"pod"`
-	Container string  `json:"container"`
-	// Kind is liveness, readiness or startup.
-	Kind string `json:"kind"`
-	// Last is the newest result, success or failure; unknown before the first. InARow is the number
-	// of consecutive equal results, Needed the number at which the agent acts.
-	Last   string `json:"last"`
-	InARow int    `json:"inARow"`
-	Needed int    `json:"needed"`
-	// Next is the time of the next try; absent if none is due, or one is running.
-	Next time.Time `json:"next,omitzero"`
+	explain.Report  `json:",inline"`
 }
 
 // journalHandlers serve explanations, and release quarantined pods.
@@ -133,7 +50,7 @@ func (j journalHandlers) explainPod(w http.ResponseWriter, r *http.Request) {
 	j.writeExplanation(w, r, e)
 }
 
-func (j journalHandlers) writeExplanation(w http.ResponseWriter, r *http.Request, e Explanation) {
+func (j journalHandlers) writeExplanation(w http.ResponseWriter, r *http.Request, e explain.Report) {
 	if len(e.Stories) == 0 {
 		http.Error(w, "the journal has nothing of that name", http.StatusNotFound)
 		return
@@ -143,13 +60,13 @@ func (j journalHandlers) writeExplanation(w http.ResponseWriter, r *http.Request
 
 // ExplainPod returns what is known of the pods of one name, including deleted ones, and false if
 // the journal has none of that name.
-func (h *Handlers) ExplainPod(ctx context.Context, namespace, name string) (Explanation, bool) {
+func (h *Handlers) ExplainPod(ctx context.Context, namespace, name string) (explain.Report, bool) {
 	e := h.explain(ctx, namespace, name, func(p manifest.Problem) bool { return p.Namespace == namespace && p.Name == name })
 	return e, len(e.Stories) > 0
 }
 
-func (h *Handlers) explain(ctx context.Context, namespace, name string, concerns func(manifest.Problem) bool) Explanation {
-	e := Explanation{Stories: h.Explain.Journal.Stories(namespace, name)}
+func (h *Handlers) explain(ctx context.Context, namespace, name string, concerns func(manifest.Problem) bool) explain.Report {
+	e := explain.Report{Stories: h.Explain.Journal.Stories(namespace, name)}
 	h.Explain.addUnbound(&e, namespace, name)
 	if len(e.Stories) == 0 {
 		return e
@@ -184,9 +101,9 @@ func (h *Handlers) explain(ctx context.Context, namespace, name string, concerns
 }
 
 // addDetails adds the state of the explanation's pods.
-func (x *Explain) addDetails(ctx context.Context, e *Explanation) {
+func (x *Explain) addDetails(ctx context.Context, e *explain.Report) {
 	if x.Pulls != nil {
-		e.Pulls = slices.DeleteFunc(x.Pulls(ctx), func(pull Pull) bool {
+		e.Pulls = slices.DeleteFunc(x.Pulls(ctx), func(pull explain.Pull) bool {
 			return !slices.ContainsFunc(e.Pods, func(p *v1.Pod) bool { return slices.Contains(pull.Pods, p.UID) })
 		})
 	}

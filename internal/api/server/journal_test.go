@@ -9,6 +9,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"berth/internal/api/server"
+	"berth/internal/explain"
 	"berth/internal/pod"
 	"berth/internal/record/journal"
 	"berth/internal/source/manifest"
@@ -47,7 +48,7 @@ func TestExplain(t *testing.T) {
 		"/berth/v1/explain/default/web":         {1, 2, 1, map[pod.UID]string{"u2": "panic: x"}},
 		"/berth/v1/explain?subject=broken.yaml": {0, 1, 1, nil},
 	} {
-		var e server.Explanation
+		var e explain.Report
 		decode(t, a.get(path), &e)
 		if diff := cmp.Diff(want, short{len(e.Pods), len(e.Stories), len(e.Problems), e.Quarantined}); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", path, diff)

@@ -19,7 +19,7 @@ type Scheduler interface {
 
 // addUnbound adds the pod of that name without a node, if there is one, with its timeline at the
 // end. The journal has none of a pod that was never tried, such as one with scheduling gates.
-func (x *Explain) addUnbound(e *Explanation, namespace, name string) {
+func (x *Explain) addUnbound(e *explain.Report, namespace, name string) {
 	if x.Scheduler == nil || namespace == "" {
 		return
 	}

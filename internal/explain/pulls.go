@@ -1,9 +1,12 @@
-package server
+package explain
 
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"time"
+
+	"k8s.io/apimachinery/pkg/util/duration"
 
 	"berth/internal/pod"
 )
@@ -80,4 +83,59 @@ func PullMark(pulls []Pull) string {
 		return " (pull waits)"
 	}
 	return " (pulling)"
+}
+
+// pullStep is how many bytes a runtime stores at a time. A pull without progress for quietPull is
+// reported.
+const (
+	pullStep  = 1 << 20
+	quietPull = 30 * time.Second
+)
+
+// describe returns the progress of the pull as a sentence.
+func (p Pull) describe(now time.Time) string {
+	text := "Image " + OneLine(p.Image)
+	place := ""
+	if p.Place != 0 && p.AtOnce != 0 {
+		place = fmt.Sprintf(", at place %d of the queue (limit: %s at a time),", p.Place, count(p.AtOnce, "pull", "pulls"))
+	}
+	switch {
+	case p.Since == nil && p.Behind == nil:
+		return text + " waits until other pulls have ended" + place + "."
+	case p.Since == nil:
+		text += " waits" + place + " for the pull of " + OneLine(p.Behind.Image)
+		if len(p.Behind.Pods) > 0 {
+			text += " for " + strings.Join(p.Behind.Pods, ", ")
+		}
+		text += ", under way for " + duration.HumanDuration(now.Sub(p.Behind.Since))
+		if p.Behind.Rest > 0 {
+			text += " and for about " + duration.HumanDuration(p.Behind.Rest) + " more"
+		}
+		return text + "."
+	}
+	text += " is being pulled"
+	if p.Total > 0 {
+		text += fmt.Sprintf(": %s of %s (%d%%)", ByteSize(p.Done), ByteSize(p.Total), 100*p.Done/p.Total)
+	}
+	text += " for " + duration.HumanDuration(now.Sub(*p.Since))
+	if rest := p.Rest(); rest > 0 {
+		text += fmt.Sprintf(", at %s/s, so that the rest takes about %s", ByteSize(p.Rate), duration.HumanDuration(rest))
+	}
+	if p.Last != nil && p.Done < p.Total {
+		// The runtime may buffer the bytes of one step.
+		step := max(quietPull, 3*time.Duration(float64(pullStep)/float64(max(1, p.Rate))*float64(time.Second)))
+		if quiet := now.Sub(*p.Last); quiet > step {
+			text += fmt.Sprintf("; no progress for %s", duration.HumanDuration(quiet))
+		}
+	}
+	return text + "."
+}
+
+// pulls describes the pulls for the pod.
+func pulls(f *facts) string {
+	var b strings.Builder
+	for _, p := range PullsOf(f.Pulls, f.pod.UID) {
+		b.WriteString(" " + p.describe(f.now))
+	}
+	return b.String()
 }
