@@ -170,7 +170,7 @@ func (l *lockedBuffer) take() string {
 func newDamagedWorld(t *testing.T, live func(*damagedWorld)) *damagedWorld {
 	w := &damagedWorld{World: agenttest.New(t), mend: func() {}}
 	w.StopAgent()
-	w.Runtime.AddToRegistry(critest.RegistryImage{Image: critest.Image{Name: agenttest.Image}})
+	w.Runtime.Images.AddToRegistry(critest.RegistryImage{Image: critest.Image{Name: agenttest.Image}})
 	w.World.Log = &w.log
 	t.Cleanup(func() {
 		if t.Failed() {

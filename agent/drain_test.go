@@ -28,7 +28,7 @@ spec:
 func newPatient(t *testing.T) *agenttest.World {
 	t.Helper()
 	w := agenttest.New(t)
-	w.Runtime.SetProgram("web/main", critest.Program{IgnoresStop: true})
+	w.Runtime.Programs.Set("web/main", critest.Program{IgnoresStop: true})
 	w.Write("web.yaml", []byte(patientManifest))
 	w.Settle(time.Second)
 	return w
@@ -75,7 +75,7 @@ func TestEndOfAllPodsIsForced(t *testing.T) {
 // A runtime that does not answer any more keeps no process of a pod.
 func TestEndOfAllPodsWithoutTheRuntime(t *testing.T) {
 	ends(t, func(t *testing.T, w *agenttest.World, end func() error) {
-		time.AfterFunc(10*time.Second, func() { w.Runtime.Inject(critest.Fault{Times: -1, Hang: true}) })
+		time.AfterFunc(10*time.Second, func() { w.Runtime.Calls.Inject(critest.Fault{Times: -1, Hang: true}) })
 		err := end()
 		if err == nil || !strings.Contains(err.Error(), "pod default/web: not removed: ") {
 			t.Errorf("got %v", err)
@@ -91,7 +91,7 @@ func TestEndOfAllPodsNamesWhatIsLeft(t *testing.T) {
 	ends(t, func(t *testing.T, w *agenttest.World, end func() error) {
 		w.Cgroups.SetDeaf("web", true)
 		for _, method := range []string{"StopContainer", "StopPodSandbox", "Kill", "RemoveContainer", "RemovePodSandbox"} {
-			w.Runtime.Fail(method, -1, status.Error(codes.Unknown, "it does not end"))
+			w.Runtime.Calls.Fail(method, -1, status.Error(codes.Unknown, "it does not end"))
 		}
 		for _, err := range []error{end(), agent.CheckEnded(w.RunDir())} { // to who asked, and to who asks later
 			for _, part := range []string{"not all has ended", "pod default/web, container main: process 4711 (main)", `run "berth stop --all" again`} {
@@ -101,7 +101,7 @@ func TestEndOfAllPodsNamesWhatIsLeft(t *testing.T) {
 			}
 		}
 		w.Cgroups.SetDeaf("web", false)
-		w.Runtime.ClearFaults()
+		w.Runtime.Calls.ClearFaults()
 		if err := w.TryDrain(); err != nil {
 			t.Error(err)
 		}

@@ -52,7 +52,7 @@ func TestFailedStartsWaitForTheirBackOff(t *testing.T) {
 				w.StopAgent()
 				w.Metrics = metrics
 				w.Join()
-				w.Runtime.Inject(critest.Fault{Method: tc.method, Times: -1, Errs: errWithID})
+				w.Runtime.Calls.Inject(critest.Fault{Method: tc.method, Times: -1, Errs: errWithID})
 				p := readyPod(3)
 				if tc.method == "PullImage" {
 					p.Spec.Containers[0].ImagePullPolicy = v1.PullAlways
@@ -60,7 +60,7 @@ func TestFailedStartsWaitForTheirBackOff(t *testing.T) {
 				p.Spec.Containers[0].Lifecycle = &v1.Lifecycle{PostStart: &v1.LifecycleHandler{Exec: &v1.ExecAction{Command: []string{"hook"}}}}
 				kubetest.Put(w.API, p)
 				w.Settle(quiet)
-				w.Runtime.ResetCalls()
+				w.Runtime.Calls.Reset()
 				w.API.ForgetRequests()
 				before := passes(t, metrics)
 				w.Settle(window)
@@ -70,7 +70,7 @@ func TestFailedStartsWaitForTheirBackOff(t *testing.T) {
 						writes++
 					}
 				}
-				tries, done := w.Runtime.CallCount(tc.method), passes(t, metrics)-before
+				tries, done := w.Runtime.Calls.Count(tc.method), passes(t, metrics)-before
 				t.Logf("in %s: %d calls of %s, %d writes of the status, %d passes", window, tries, tc.method, writes, done)
 				if tries == 0 || tries > tc.tries {
 					t.Errorf("%d calls of %s, want 1 to %d", tries, tc.method, tc.tries)
@@ -96,7 +96,7 @@ func TestFailedStartsWaitWhoeverAsks(t *testing.T) {
 				w := agenttest.New(t)
 				w.StopAgent()
 				w.Join()
-				w.Runtime.Inject(critest.Fault{Method: method, Times: -1, Errs: errWithID})
+				w.Runtime.Calls.Inject(critest.Fault{Method: method, Times: -1, Errs: errWithID})
 				p := readyPod(3)
 				if method == "PullImage" {
 					p.Spec.Containers[0].ImagePullPolicy = v1.PullAlways
@@ -110,16 +110,16 @@ func TestFailedStartsWaitWhoeverAsks(t *testing.T) {
 					}
 					p.Status.Conditions = slices.DeleteFunc(p.Status.Conditions, func(c v1.PodCondition) bool { return c.Type == "example.com/count" })
 					p.Status.Conditions = append(p.Status.Conditions, v1.PodCondition{Type: "example.com/count", Status: v1.ConditionTrue, Message: fmt.Sprint(i)})
-					w.Runtime.Flood(1, 0, string(uid))
+					w.Runtime.Events.Flood(1, 0, string(uid))
 					return p
 				}
 				w.Settle(30 * time.Second)
-				w.Runtime.ResetCalls()
+				w.Runtime.Calls.Reset()
 				for i := range seconds {
 					kubetest.Put(w.API, wake(i))
 					w.Settle(time.Second)
 				}
-				tries := w.Runtime.CallCount(method)
+				tries := w.Runtime.Calls.Count(method)
 				t.Logf("in %d s: %d calls of %s", seconds, tries, method)
 				if most := seconds * 12 / 10 / 10; tries == 0 || tries > most { // Settle takes a little longer than a second
 					t.Errorf("%d calls of %s in %d s, want 1 to %d", tries, method, seconds, most)

@@ -31,7 +31,7 @@ func TestEventsOfAllKindsMakeNoDuplicates(t *testing.T) {
 				const pods, kills = 5, 2
 				w := agenttest.New(t)
 				w.Join()
-				w.Runtime.ScriptEvents(script)
+				w.Runtime.Events.SetScript(script)
 				var uids []string
 				for i := range pods {
 					kubetest.Put(w.API, readyPod(4*i+3))
@@ -46,7 +46,7 @@ func TestEventsOfAllKindsMakeNoDuplicates(t *testing.T) {
 							t.Fatal(err)
 						}
 					}
-					w.Runtime.Flood(10_000, 100*time.Millisecond, uids...)
+					w.Runtime.Events.Flood(10_000, 100*time.Millisecond, uids...)
 					w.Settle(7 * time.Minute) // until the relist that finds what events did not tell, and the end of back-offs
 				}
 				running, attempts := map[string]int{}, map[string]bool{}

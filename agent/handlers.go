@@ -30,7 +30,7 @@ func (a *Agent) Handlers() server.Handlers {
 			Quarantine: quarantine.Releaser{Quarantine: a.deps.quarantine, Pods: a.deps.stores.pods, Workers: a.lifecycle.workers},
 		},
 		Observed:      server.Observed{Get: a.observation.pleg.Newest, List: a.observation.pleg.Known},
-		Streams:       server.Streams{Runtime: a.runtime.cri, PodDialer: a.runtime.podDialer},
+		Streams:       server.Streams{Runtime: a.runtime.cri.Streaming, PodDialer: a.runtime.podDialer},
 		Configuration: server.Configuration{Configz: a.configz, Settings: a.listSettings},
 		Stats:         a.usage.stats,
 		Thresholds:    a.thresholds,
@@ -55,7 +55,7 @@ func (d podDetails) Waits(uid pod.UID) []explain.Wait {
 		observed = &pod.Status{UID: uid}
 	}
 	var out []explain.Wait
-	for _, w := range d.a.runtime.cri.Waits(observed) {
+	for _, w := range d.a.runtime.cri.Calls.Waits(observed) {
 		out = append(out, explain.Wait{Pod: uid, Call: w.Call, Container: w.Container, Since: w.Since, Until: w.Until})
 	}
 	for _, w := range d.a.storage.drivers.Waits(uid) {

@@ -67,7 +67,7 @@ func networkReady(rt *containerRuntime, h *node.RuntimeHealth) health.Check {
 		if err == nil || rt.embedded == nil {
 			return err
 		}
-		if why := rt.embedded.NetworkHealth(); why != nil {
+		if why := rt.embedded.Network.Health(); why != nil {
 			return fmt.Errorf("%w: %w", err, why)
 		}
 		return err

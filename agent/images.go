@@ -25,7 +25,7 @@ type imageManager struct {
 func newImageManager(g *dependencies, rt *containerRuntime, o *objectSources) (m imageManager, err error) {
 	s := g.settings.images
 	c := images.Config{
-		Runtime: rt.cri, Recorder: g.recorder, Journal: g.journal, Log: g.cfg.Log, Secrets: o.objects,
+		Runtime: rt.cri.Images, Recorder: g.recorder, Journal: g.journal, Log: g.cfg.Log, Secrets: o.objects,
 		MaxParallel: s.parallelPulls, QPS: s.pullQPS, Burst: s.pullBurst,
 		DockerConfigs: images.DockerConfigFiles(g.cfg.RootDir),
 		RecordsDir:    g.cfg.inRoot(imageRecordsDir), Verification: s.verification, Metrics: g.out.Metrics,
@@ -38,7 +38,7 @@ func newImageManager(g *dependencies, rt *containerRuntime, o *objectSources) (m
 	m.puller = images.New(c)
 	gc := images.GCConfig{
 		Tracer: g.stores.tracer,
-		Store:  rt.cri, Puller: m.puller, MinAge: s.minAge, MaxAge: s.maxAge, HighPercent: s.highPercent, LowPercent: s.lowPercent,
+		Store:  rt.cri.Images, Puller: m.puller, MinAge: s.minAge, MaxAge: s.maxAge, HighPercent: s.highPercent, LowPercent: s.lowPercent,
 		KeepUnrecorded: s.keepsUnrecorded, Disk: g.out.Disk, HasImageVolumes: func(uid pod.UID) bool { return hasImageVolumes(g.stores.pods, uid) },
 		NodeEvent: g.recorder.NodeEvent, Metrics: g.out.Metrics, Log: g.cfg.Log,
 	}
@@ -51,7 +51,7 @@ func newImageManager(g *dependencies, rt *containerRuntime, o *objectSources) (m
 
 // PruneImages removes the unused images of a runtime whose agent is not running; rootDir is the
 // agent's. It returns a verdict for every image.
-func PruneImages(ctx context.Context, rootDir string, rt *cri.Client, o images.PruneOptions) ([]images.Verdict, error) {
+func PruneImages(ctx context.Context, rootDir string, rt *cri.Images, o images.PruneOptions) ([]images.Verdict, error) {
 	return images.NewCollector(images.GCConfig{
 		Store: rt, Puller: images.New(images.Config{Runtime: rt, RecordsDir: filepath.Join(rootDir, imageRecordsDir)}),
 		HasImageVolumes: func(pod.UID) bool { return true }, // unknown without an agent

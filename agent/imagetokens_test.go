@@ -49,7 +49,7 @@ providers:
 			}
 		}
 		w := agenttest.New(t)
-		w.Runtime.AddToRegistry(critest.RegistryImage{Image: critest.Image{Name: "registry.example/app:1"}, Authorize: func(a *runtimeapi.AuthConfig) error {
+		w.Runtime.Images.AddToRegistry(critest.RegistryImage{Image: critest.Image{Name: "registry.example/app:1"}, Authorize: func(a *runtimeapi.AuthConfig) error {
 			if a.GetPassword() != "right" {
 				return errors.New("unauthorized")
 			}

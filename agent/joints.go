@@ -53,10 +53,10 @@ import (
 
 // All interface implementations that the wiring relies on.
 var (
-	_ oom.Runtime              = (*cri.Client)(nil)
+	_ oom.Runtime              = (*cri.Observer)(nil)
 	_ oom.Recorder             = (*events.Recorder)(nil)
-	_ images.Runtime           = (*cri.Client)(nil)
-	_ images.Store             = (*cri.Client)(nil)
+	_ images.Runtime           = (*cri.Images)(nil)
+	_ images.Store             = (*cri.Images)(nil)
 	_ images.Recorder          = (*events.Recorder)(nil)
 	_ kuberuntime.Recorder     = (*events.Recorder)(nil)
 	_ podsync.ContainerRuntime = (*kuberuntime.Runtime)(nil)
@@ -122,7 +122,7 @@ var (
 	_ metrics.Readings         = (*stats.Collector)(nil)
 	_ tuning.Machine           = tuning.Host{}
 	_ tuning.Group             = (*cgroups.Daemons)(nil)
-	_ stats.Runtime            = (*cri.Client)(nil)
+	_ stats.Runtime            = (*cri.Images)(nil)
 	_ embedded.Cgroups         = (*runtimeInfo)(nil)
 	_ ContainerManager         = (*runtimeInfo)(nil)
 	_ ContainerManager         = noCgroups{}
@@ -150,7 +150,7 @@ var (
 	_ offlinecache.ServerPods = (*kube.Watch[*v1.Pod])(nil)
 	_ server.TokenReviewer    = (*kube.Client)(nil)
 	_ server.AccessReviewer   = (*kube.Client)(nil)
-	_ server.Streaming        = (*cri.Client)(nil)
+	_ server.Streaming        = (*cri.Streaming)(nil)
 	_ certs.Signer            = (*kube.Client)(nil)
 	_ certs.API               = (*kube.Client)(nil)
 	_ kube.Certificate        = (*certs.Rotation)(nil)

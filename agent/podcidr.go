@@ -35,7 +35,7 @@ func newPodCIDRs(b *base, rt *containerRuntime, n nodeSource) *node.PodCIDRs {
 
 func publishPodCIDRs(client *cri.Client, inside *embedded.Runtime) func(context.Context, []string) error {
 	if inside != nil {
-		return inside.SetPodCIDRs
+		return inside.Network.SetCIDRs
 	}
 	return func(ctx context.Context, cidrs []string) error {
 		return client.UpdatePodCIDR(ctx, strings.Join(cidrs, ","))

@@ -80,7 +80,7 @@ func newPodNeeds(g *dependencies, rt *containerRuntime) (n podNeeds, err error) 
 		SetAside: func(message string) { g.recorder.NodeEvent(v1.EventTypeWarning, "AllocationsLost", message) },
 	})
 	g.api.offline.WasAdmitted = n.allocations.WasAdmitted
-	n.actions = action.New(action.Config{CRI: rt.cri, Dial: g.out.Dial, Metrics: g.out.Metrics})
+	n.actions = action.New(action.Config{CRI: rt.cri.Streaming, Dial: g.out.Dial, Metrics: g.out.Metrics})
 	n.probes = prober.New(prober.Config{
 		Actions: n.actions, Recorder: g.recorder, Journal: g.journal, Log: g.cfg.Log, Path: g.cfg.inRoot(probesFile),
 		HostIPs: g.hostIPs.Current,
@@ -223,7 +223,7 @@ func newPodLife(g *dependencies, in lifeInputs) (l podLife, err error) {
 		MaxRestartPeriod: s.maxRestartPeriod, Garbage: s.garbage,
 		Sandboxes: kuberuntime.SandboxConfig{
 			Handler: func(p *v1.Pod) (handler, why string) { return in.runtime.handlerFor(p, in.shared.HasDevices) },
-			DNS:     s.dns, ResolvConf: s.resolvConf, UserNamespaces: l.users, NodeEvent: g.recorder.NodeEvent,
+			DNS:     s.dns, ResolvConf: s.resolvConf, UserNamespaces: l.users,
 			CheckHostPorts: checkHostPorts(g.out.HostPorts),
 		},
 		Containers: kuberuntime.ContainerConfig{

@@ -136,10 +136,10 @@ func TestAPodIsSetAside(t *testing.T) {
 		if why, ok := h.Explain.Quarantine.Why(uid); !ok || why != "panic: an unlucky pod" {
 			t.Errorf("why: %q, %v", why, ok)
 		}
-		calls := w.Runtime.CallCount("CreateContainer")
+		calls := w.Runtime.Calls.Count("CreateContainer")
 		w.Runtime.Kill("web/main", 1)
 		w.Settle(time.Hour)
-		if n := w.Runtime.CallCount("CreateContainer"); n != calls {
+		if n := w.Runtime.Calls.Count("CreateContainer"); n != calls {
 			t.Errorf("%d containers were created for a pod that is set aside", n-calls)
 		}
 		w.Runtime.Kill("other/main", 1)

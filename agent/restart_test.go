@@ -40,7 +40,7 @@ func TestRestartUnderManyReadyPods(t *testing.T) {
 		seen.expectAllReady(t)
 		seen.changes = nil
 		w.API.ForgetRequests()
-		w.Runtime.ResetCalls()
+		w.Runtime.Calls.Reset()
 
 		for range 3 {
 			w.StopAgent()
@@ -62,7 +62,7 @@ func TestRestartUnderManyReadyPods(t *testing.T) {
 			t.Errorf("containers (-before +after):\n%s", diff)
 		}
 		for _, call := range []string{"RunPodSandbox", "CreateContainer", "StartContainer", "StopContainer", "StopPodSandbox", "RemoveContainer", "RemovePodSandbox"} {
-			if n := w.Runtime.CallCount(call); n > 0 {
+			if n := w.Runtime.Calls.Count(call); n > 0 {
 				t.Errorf("%d calls of %s", n, call)
 			}
 		}

@@ -19,6 +19,7 @@ import (
 	"berth/internal/api/server"
 	"berth/internal/cluster/node"
 	"berth/internal/host/cgroups"
+	"berth/internal/host/preflight"
 	"berth/internal/observe/pleg"
 	"berth/internal/pod"
 	"berth/internal/runtime/cri"
@@ -95,7 +96,7 @@ func (rt *containerRuntime) chooseHandler() {
 	if !rt.prefersPodshims || rt.handler != "" {
 		return
 	}
-	if err := embedded.CheckPodshims(); err != nil {
+	if err := preflight.CheckPodshims(); err != nil {
 		rt.log.Warn("Pods run with containerd's shims, which need more CPU and memory than pod shims", "error", err)
 		return
 	}
@@ -223,7 +224,7 @@ func (rt *containerRuntime) handlers(ctx context.Context) ([]string, error) {
 
 // nodeImages returns the images in the form of the Node status.
 func (rt *containerRuntime) nodeImages(ctx context.Context) ([]v1.ContainerImage, error) {
-	images, err := rt.cri.ListImages(ctx)
+	images, err := rt.cri.Images.ListImages(ctx)
 	if err != nil {
 		return nil, err
 	}

@@ -20,7 +20,7 @@ func newStats(b *base, rt *containerRuntime, p *pleg.PLEG, v podview.View, m *vo
 	return stats.New(stats.Config{
 		NodeName: b.cfg.NodeName, RootDir: b.cfg.RootDir, PodLogsDir: b.cfg.PodLogsDir, Hierarchy: cgroupstat.Detect,
 		Observed: p.Known, Pod: v.Get, Cgroup: rt.facts.PodPath, Class: rt.facts.QoSPath,
-		Started: b.started, Runtime: rt.cri, VolumePeriod: b.settings.volumePeriod, System: b.settings.systemCgroups, Log: b.cfg.Log, Metrics: b.out.Metrics,
+		Started: b.started, Runtime: rt.cri.Images, VolumePeriod: b.settings.volumePeriod, System: b.settings.systemCgroups, Log: b.cfg.Log, Metrics: b.out.Metrics,
 		Volume: func(ctx context.Context, p *v1.Pod, volume string) (stats.VolumeUse, error) {
 			u, err := m.Use(ctx, p, volume)
 			return stats.VolumeUse(u), err

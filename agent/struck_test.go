@@ -181,10 +181,10 @@ func newStruckWorld(t *testing.T) *struckWorld {
 	w.AddDevicePlugin(deviceName, 3)
 	w.Join()
 	kubetest.Put(w.API, &storagev1.CSIDriver{ObjectMeta: metav1.ObjectMeta{Name: driverName}})
-	w.Runtime.AddToRegistry(critest.RegistryImage{Image: critest.Image{Name: agenttest.Image}, Latency: 10 * time.Millisecond})
-	w.Runtime.SetProgramFunc(w.program)
+	w.Runtime.Images.AddToRegistry(critest.RegistryImage{Image: critest.Image{Name: agenttest.Image}, Latency: 10 * time.Millisecond})
+	w.Runtime.Programs.SetFunc(w.program)
 	w.Settle(10 * time.Second)
-	w.Runtime.ResetCalls()
+	w.Runtime.Calls.Reset()
 	w.API.ForgetRequests()
 	return w
 }

@@ -43,7 +43,7 @@ func newWalker(world *agenttest.World, seed uint64) *walker {
 		wanted: map[string]*walkPod{}, dismissed: map[string]time.Time{}, restarts: map[string]int32{}, attempts: map[string]uint32{},
 		ended: map[string]v1.PodPhase{}, resizes: map[pod.UID]int{},
 	}
-	w.Runtime.SetProgramFunc(w.wellBehaved)
+	w.Runtime.Programs.SetFunc(w.wellBehaved)
 	return w
 }
 
@@ -107,7 +107,7 @@ func (w *walker) program() {
 		{StopDelay: time.Duration(w.random.IntN(10)) * time.Second, StopCode: 3},
 	}[w.random.IntN(5)]
 	w.say("program of %s: %+v", ref, p)
-	w.Runtime.SetProgram(ref, w.answering(p))
+	w.Runtime.Programs.Set(ref, w.answering(p))
 }
 
 func (w *walker) killSandbox() {
@@ -140,7 +140,7 @@ func (w *walker) fault() {
 		Err: status.Error([]codes.Code{codes.Unknown, codes.Unavailable, codes.DeadlineExceeded, codes.Internal}[w.random.IntN(4)], "as the walk has it"),
 	}
 	w.say("%s fails, %d times after %d, after its work: %v, with %v", f.Method, f.Times, f.Skip, f.AfterWork, f.Err)
-	w.Runtime.Inject(f)
+	w.Runtime.Calls.Inject(f)
 }
 
 func (w *walker) toggleRuntime() {
@@ -193,7 +193,7 @@ func (w *walker) troubleEvents() {
 	kinds := map[int]string{0: "in order", 1: "lost", 2: "doubled", 3: "late", 4: "in any order"}
 	n := w.random.IntN(len(kinds))
 	w.say("events come %s", kinds[n])
-	w.Runtime.ScriptEvents([]critest.EventScript{
+	w.Runtime.Events.SetScript([]critest.EventScript{
 		nil, critest.LosesEvery(2), critest.DoublesAll(3 * time.Second), critest.DelaysAll(30 * time.Second), critest.Shuffles(rand.New(rand.NewPCG(w.random.Uint64(), 0)), 30*time.Second),
 	}[n])
 }
@@ -204,15 +204,15 @@ func (w *walker) recover() {
 	for name := range w.wanted {
 		w.shrink(name)
 	}
-	w.Runtime.ClearFaults()
-	w.Runtime.ScriptEvents(nil)
+	w.Runtime.Calls.ClearFaults()
+	w.Runtime.Events.SetScript(nil)
 	w.sick.Clear()
 	if !w.apiUp {
 		w.troubleAPI()
 	}
 	for i := range walkPods {
 		for _, c := range walkContainers {
-			w.Runtime.SetProgram(w.shownAs(fmt.Sprintf("p%d", i))+"/"+c, w.answering(goodProgram(c)))
+			w.Runtime.Programs.Set(w.shownAs(fmt.Sprintf("p%d", i))+"/"+c, w.answering(goodProgram(c)))
 		}
 	}
 	if !w.runtimeUp {

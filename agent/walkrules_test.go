@@ -67,7 +67,7 @@ func (w *walker) checkCalls() {
 			w.T.Errorf("%s at %v for a pod that nobody wants since %v", what, at, since)
 		}
 	}
-	for _, c := range w.Runtime.Calls() {
+	for _, c := range w.Runtime.Calls.All() {
 		switch r := c.Request.(type) {
 		case *runtimeapi.RunPodSandboxRequest:
 			dismissed(r.GetConfig().GetMetadata().GetUid(), c.At, "a sandbox is made")
@@ -81,7 +81,7 @@ func (w *walker) checkCalls() {
 			w.attempts[key] = container.GetAttempt()
 		}
 	}
-	w.Runtime.ResetCalls()
+	w.Runtime.Calls.Reset()
 }
 
 // checkShown looks at what the agent says of its pods: restart counts do not shrink, and a terminal

@@ -143,7 +143,7 @@ func wire(cfg Config, out Environment) (_ *Agent, err error) {
 		return nil, err
 	}
 	a.observation.kills = oom.NewKills(filepath.Join(cfg.RootDir, killsFile), cfg.Log)
-	a.observation.pleg = pleg.New(a.observation.kills.Amend(a.runtime.cri), a.deps.journal, cfg.Log, a.deps.out.Metrics)
+	a.observation.pleg = pleg.New(a.observation.kills.Amend(a.runtime.cri.Observer), a.deps.journal, cfg.Log, a.deps.out.Metrics)
 	if a.managers, err = newResourceManagers(g, a.runtime.cri, a.observation.pleg, a.node.node.Wake); err != nil {
 		return nil, err
 	}

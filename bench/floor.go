@@ -58,7 +58,7 @@ func (m *machine) run(ctx context.Context, p *floorPod) error {
 func (m *machine) runContainer(ctx context.Context, p *floorPod, attempt uint32) error {
 	c := crispec.Container{Pod: p.pod, Container: &p.pod.Spec.Containers[0], Image: image, ImageRef: image, Attempt: attempt}
 	if m.handler == podshimHandler {
-		c.LogFile = filepath.Join(p.sandbox.LogDirectory, crispec.LogPath(c.Container.Name, attempt))
+		c.Files.Log = filepath.Join(p.sandbox.LogDirectory, crispec.LogPath(c.Container.Name, attempt))
 	}
 	cfg, err := crispec.ContainerConfig(c)
 	if err != nil {

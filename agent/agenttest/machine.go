@@ -50,7 +50,7 @@ func (m *Machine) Close() { m.parts.Runtime.Close() }
 // Exits makes a container, named "pod/container", exit with the code after the given time, at each
 // of its next starts.
 func (m *Machine) Exits(container string, after time.Duration, code int32) {
-	m.parts.Runtime.SetProgram(container, critest.ExitsAfter(after, code))
+	m.parts.Runtime.Programs.Set(container, critest.ExitsAfter(after, code))
 }
 
 // Kill ends the process of a container, named "pod/container", with the exit code.
@@ -59,7 +59,7 @@ func (m *Machine) Kill(container string, code int32) error {
 }
 
 // Fail makes the next n calls of a runtime method fail, such as "CreateContainer"; -1 is all.
-func (m *Machine) Fail(method string, n int, err error) { m.parts.Runtime.Fail(method, n, err) }
+func (m *Machine) Fail(method string, n int, err error) { m.parts.Runtime.Calls.Fail(method, n, err) }
 
 // Answer sets the status code with which a pod's port, as "pod:port", answers HTTP requests such as
 // probes from now on. Before, it refuses connections.

@@ -105,7 +105,7 @@ func RunStoriesWith(t *testing.T, pattern string, explain Explain) {
 
 func runStory(t *testing.T, file string, a *txtar.Archive, explain Explain) {
 	s := &story{World: New(t), files: map[string][]byte{}, names: map[string]string{}, commands: newCommands(), explain: explain}
-	s.Runtime.SetProgramFunc(s.commands.program)
+	s.Runtime.Programs.SetFunc(s.commands.program)
 	for _, f := range a.Files {
 		s.files[f.Name] = f.Data
 	}
@@ -198,9 +198,9 @@ func (s *story) do(words []string) error {
 		if err != nil {
 			return err
 		}
-		s.Runtime.Fail(arg(0), times, status.Error(codes.Unknown, strings.Join(args[2:], " ")))
+		s.Runtime.Calls.Fail(arg(0), times, status.Error(codes.Unknown, strings.Join(args[2:], " ")))
 	case "heal":
-		s.Runtime.ClearFaults()
+		s.Runtime.Calls.ClearFaults()
 	case "runtime":
 		if arg(0) == "down" {
 			s.Runtime.Down()
@@ -269,7 +269,7 @@ func (s *story) do(words []string) error {
 		}
 		return fmt.Errorf("the journal says:\n  %s", strings.Join(all, "\n  "))
 	case "calls":
-		if n := s.Runtime.CallCount(arg(0)); strconv.Itoa(n) != arg(1) {
+		if n := s.Runtime.Calls.Count(arg(0)); strconv.Itoa(n) != arg(1) {
 			return fmt.Errorf("%d calls", n)
 		}
 	case "api-calls":
@@ -277,7 +277,7 @@ func (s *story) do(words []string) error {
 			return fmt.Errorf("%d calls", n)
 		}
 	case "reset-calls":
-		s.Runtime.ResetCalls()
+		s.Runtime.Calls.Reset()
 		s.Network.ForgetRequests()
 		s.commands.forget()
 		if s.API != nil {
@@ -360,7 +360,7 @@ func (s *story) program(args []string) error {
 		return errors.New("a container exits, fails-to-start, is deaf, stops-after a while, has no-signal or runs forever")
 	}
 	p.Exec = s.commands.in(args[0])
-	s.Runtime.SetProgram(args[0], p)
+	s.Runtime.Programs.Set(args[0], p)
 	return nil
 }
 

@@ -156,7 +156,7 @@ func (s *story) condition(podName string, t v1.PodConditionType) string {
 // created returns the names of the pod's created containers, in order.
 func (s *story) created(podName string) string {
 	var names []string
-	for _, c := range s.Runtime.Calls() {
+	for _, c := range s.Runtime.Calls.All() {
 		if req, ok := c.Request.(*runtimeapi.CreateContainerRequest); ok && c.Err == nil && req.SandboxConfig.GetMetadata().GetName() == podName {
 			names = append(names, req.Config.GetMetadata().GetName())
 		}

@@ -97,13 +97,13 @@ func (s *story) doOutside(verb string, args []string) error {
 		if err != nil {
 			return err
 		}
-		s.Runtime.SetLatency(args[0], d)
+		s.Runtime.Calls.SetLatency(args[0], d)
 	case "hang":
 		times, err := strconv.Atoi(rest)
 		if err != nil {
 			return err
 		}
-		s.Runtime.Hang(args[0], times)
+		s.Runtime.Calls.Hang(args[0], times)
 	case "registry":
 		return s.registry(args)
 	case "network":
@@ -124,7 +124,7 @@ func (s *story) doOutside(verb string, args []string) error {
 		s.DiskUsed.Store(int64(percent))
 	case "expect-image":
 		present := "no"
-		if slices.Contains(s.Runtime.Images(), args[0]) {
+		if slices.Contains(s.Runtime.Images.Names(), args[0]) {
 			present = "yes"
 		}
 		return differs(present, rest)
@@ -213,7 +213,7 @@ func (s *story) registry(args []string) error {
 	default:
 		return errors.New("a pull comes after a duration, or fails, or the image is that of a user")
 	}
-	s.Runtime.AddToRegistry(i)
+	s.Runtime.Images.AddToRegistry(i)
 	return nil
 }
 
@@ -229,7 +229,7 @@ func graceOf(c stop) string { return c.grace.String() }
 // stops returns the StopContainer calls for matching containers.
 func (s *story) stops(match func(pod, name string) bool, show func(stop) string) []string {
 	var out []string
-	for _, c := range s.Runtime.Calls() {
+	for _, c := range s.Runtime.Calls.All() {
 		if req, ok := c.Request.(*runtimeapi.StopContainerRequest); ok {
 			pod, name, _ := strings.Cut(s.names[req.ContainerId], "/")
 			if match(pod, name) {

@@ -78,7 +78,7 @@ func (w *World) Steps(door Door) int {
 		}
 		return n
 	}
-	for _, c := range w.Runtime.Calls() {
+	for _, c := range w.Runtime.Calls.All() {
 		if ofPods(c.Request) {
 			n++
 		}
@@ -117,7 +117,7 @@ func (w *World) strikeAt(at Step, strike func()) {
 		w.devices.arm(&callStrike{left: at.Nth, moment: at.Moment, then: then})
 		return
 	}
-	w.Runtime.Inject(critest.Fault{
+	w.Runtime.Calls.Inject(critest.Fault{
 		Skip: at.Nth - 1, Match: ofPods, AfterWork: at.Moment == AfterCall, Then: then, Err: status.Error(codes.Canceled, "the caller is gone"),
 	})
 }

@@ -37,7 +37,7 @@ func (e Exec) ExecPlugin(ctx context.Context, path string, stdin []byte, env []s
 	done := make(chan error)
 	go func() {
 		done <- inThread(func() error {
-			return answer(map[string]func(*skel.CmdArgs) error{"ADD": does.Add, "DEL": does.Del}[command], args)
+			return run(map[string]func(*skel.CmdArgs) error{"ADD": does.Add, "DEL": does.Del}[command], args)
 		})
 	}()
 	if err := <-done; err != nil {
@@ -71,7 +71,7 @@ func (e Exec) plain(path string, stdin []byte, env []string) (string, *skel.CmdA
 		!slices.Contains(versions.SupportedVersions(), config.CNIVersion):
 		return "", nil
 	}
-	if own, err := ns.CheckNetNS(args.Netns); own || err != nil {
+	if isHost, err := ns.CheckNetNS(args.Netns); isHost || err != nil {
 		return "", nil
 	}
 	return command, args
@@ -99,9 +99,9 @@ func sameFile(a, b string) bool {
 	return errA == nil && errB == nil && os.SameFile(fa, fb)
 }
 
-// answer calls a function of the plugin. It returns errors as the program prints them, and panics
+// run calls a function of the plugin. It returns errors as the program prints them, and panics
 // as errors.
-func answer(do func(*skel.CmdArgs) error, args *skel.CmdArgs) (err error) {
+func run(do func(*skel.CmdArgs) error, args *skel.CmdArgs) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			err = fail(types.ErrInternal, "panic: %v\n%s", p, debug.Stack())
@@ -109,12 +109,12 @@ func answer(do func(*skel.CmdArgs) error, args *skel.CmdArgs) (err error) {
 	}()
 	step("thread")
 	err = do(args)
-	var told *types.Error
+	var coded *types.Error
 	switch {
 	case err == nil:
 		return nil
-	case errors.As(err, &told):
-		return told
+	case errors.As(err, &coded):
+		return coded
 	default:
 		return types.NewError(types.ErrInternal, err.Error(), "")
 	}

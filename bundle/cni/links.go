@@ -215,16 +215,16 @@ func (p *pod) close() {
 func (p *pod) within(do func() error) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	own, err := netns.Get()
+	host, err := netns.Get()
 	if err != nil {
 		return err
 	}
-	defer own.Close()
+	defer host.Close()
 	if err := netns.Set(p.ns); err != nil {
 		return err
 	}
 	err = do()
-	if err := netns.Set(own); err != nil {
+	if err := netns.Set(host); err != nil {
 		panic(err) // later calls must run in the host's namespace
 	}
 	return err

@@ -250,7 +250,7 @@ func detach(c *config, a attachment) error {
 }
 
 // closePortsOf closes host ports in the network's table, if it exists.
-func closePortsOf(c *config, gone func(comment string) bool) ([]portMapping, error) {
+func closePortsOf(c *config, matches func(comment string) bool) ([]portMapping, error) {
 	r, err := openRuleset(c)
 	if isMissing(err) {
 		return nil, nil
@@ -259,7 +259,7 @@ func closePortsOf(c *config, gone func(comment string) bool) ([]portMapping, err
 		return nil, err
 	}
 	defer r.close()
-	return r.closePorts(gone)
+	return r.closePorts(matches)
 }
 
 // gc removes what belongs to none of the runtime's attachments, and the network's table if there

@@ -35,8 +35,8 @@ func (m portMapping) check() error {
 	return nil
 }
 
-// mapped is a mapping as an element of one of a ruleset's maps.
-type mapped struct {
+// mappingElement is a port mapping as an element of one of a ruleset's maps.
+type mappingElement struct {
 	port    portMapping
 	set     *nftables.Set
 	element nftables.SetElement
@@ -52,8 +52,8 @@ func (a attachment) comment() string {
 }
 
 // mappings returns the elements for the ports of a pod with these addresses.
-func (r *ruleset) mappings(ports []portMapping, addresses []netip.Addr, of attachment) []mapped {
-	var all []mapped
+func (r *ruleset) mappings(ports []portMapping, addresses []netip.Addr, of attachment) []mappingElement {
+	var all []mappingElement
 	for _, m := range ports {
 		host, _ := netip.ParseAddr(m.HostIP) // validated; an invalid address means any
 		host = host.Unmap()
@@ -67,7 +67,7 @@ func (r *ruleset) mappings(ports []portMapping, addresses []netip.Addr, of attac
 			if host.IsValid() && !host.IsUnspecified() {
 				set, key = f.addrPorts, append(host.AsSlice(), key...)
 			}
-			all = append(all, mapped{m, set, nftables.SetElement{
+			all = append(all, mappingElement{m, set, nftables.SetElement{
 				Key: key, Val: append(a.AsSlice(), word(m.ContainerPort)...), Comment: of.comment(),
 			}})
 		}
@@ -88,7 +88,7 @@ func word(port int) []byte                { return []byte{byte(port >> 8), byte(
 
 // open opens host ports. A port that another pod has is rejected, unless that pod has no lease any
 // more.
-func (r *ruleset) open(ports []mapped, l *leases) error {
+func (r *ruleset) open(ports []mappingElement, l *leases) error {
 	for _, m := range ports {
 		have, err := r.conn.GetSetElements(m.set)
 		if err != nil {
@@ -98,11 +98,11 @@ func (r *ruleset) open(ports []mapped, l *leases) error {
 			if !bytes.Equal(e.Key, m.element.Key) || e.Comment == m.element.Comment && bytes.Equal(e.Val, m.element.Val) {
 				continue
 			}
-			lives, err := l.lives(e.Comment)
+			hasLease, err := l.hasLease(e.Comment)
 			if err != nil {
 				return err
 			}
-			if e.Comment != m.element.Comment && lives {
+			if e.Comment != m.element.Comment && hasLease {
 				id, _, _ := strings.Cut(e.Comment, " ")
 				return fail(types.ErrTryAgainLater, "host port %d/%s is in use by %s: end it first, or choose another port", m.port.HostPort, m.port.Protocol, id)
 			}
@@ -117,8 +117,8 @@ func (r *ruleset) open(ports []mapped, l *leases) error {
 	return r.commit("open host ports")
 }
 
-// lives reports whether the attachment with the comment has a lease.
-func (l *leases) lives(comment string) (bool, error) {
+// hasLease reports whether the attachment with the comment has a lease.
+func (l *leases) hasLease(comment string) (bool, error) {
 	all, err := l.list()
 	for _, a := range all {
 		if a.comment() == comment {
@@ -128,9 +128,9 @@ func (l *leases) lives(comment string) (bool, error) {
 	return false, err
 }
 
-// closePorts closes the host ports of the attachments whose comments gone matches, and returns
+// closePorts closes the host ports of the attachments whose comments match, and returns
 // them.
-func (r *ruleset) closePorts(gone func(comment string) bool) ([]portMapping, error) {
+func (r *ruleset) closePorts(matches func(comment string) bool) ([]portMapping, error) {
 	var closed []portMapping
 	for _, f := range r.families {
 		for _, set := range []*nftables.Set{f.ports, f.addrPorts} {
@@ -143,7 +143,7 @@ func (r *ruleset) closePorts(gone func(comment string) bool) ([]portMapping, err
 			}
 			var out []nftables.SetElement
 			for _, e := range have {
-				if gone(e.Comment) {
+				if matches(e.Comment) {
 					out = append(out, nftables.SetElement{Key: e.Key, Val: e.Val})
 					closed = append(closed, portOf(e.Key))
 				}
@@ -186,7 +186,7 @@ func isMissing(err error) bool {
 }
 
 // has reports whether an element is in its map.
-func (r *ruleset) has(m mapped) (bool, error) {
+func (r *ruleset) has(m mappingElement) (bool, error) {
 	have, err := r.conn.GetSetElements(m.set)
 	if err != nil && !isMissing(err) {
 		return false, fmt.Errorf("nftables: map %s: %w", m.set.Name, err)

@@ -105,8 +105,8 @@ func (r *ruleset) rules() [][][]expr.Any {
 	for _, f := range r.families {
 		// Traffic from pods: otherwise replies would come from another address than the requested
 		// one.
-		own := f.in(f.source, f.ranges.Name)
-		hostports = append(hostports, f.rule(own, f.toAddrPort(), marked(), f.translate()), f.rule(own, f.toPort(), marked(), f.translate()))
+		source := f.in(f.source, f.ranges.Name)
+		hostports = append(hostports, f.rule(source, f.toAddrPort(), marked(), f.translate()), f.rule(source, f.toPort(), marked(), f.translate()))
 		if f.proto == unix.NFPROTO_IPV4 {
 			// Only the host itself can reply to a loopback address.
 			loopback := f.within(f.source, netip.MustParsePrefix("127.0.0.0/8"), expr.CmpOpEq)

@@ -14,11 +14,12 @@ import (
 
 	"berth/internal/api/server"
 	"berth/internal/explain"
+	"berth/internal/host/preflight"
 	"berth/internal/runtime/embedded"
 )
 
 type checkFlags struct {
-	query  embedded.HostQuery
+	query  preflight.Query
 	output string
 	fix    bool
 	dryRun bool
@@ -45,7 +46,7 @@ otherwise 0. docs/health.md explains the health conditions.`,
 		Args:              cobra.NoArgs,
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return f.check(cmd.Context(), newClient(g.runDir), embedded.NewFixer(), cmd.OutOrStdout())
+			return f.check(cmd.Context(), newClient(g.runDir), preflight.NewFixer(), cmd.OutOrStdout())
 		},
 	}
 	cmd.Flags().StringVar(&f.query.Root, "root-dir", "", "root directory of the agent (default: that of the running agent, or "+defaultRootDir+")")
@@ -59,10 +60,10 @@ otherwise 0. docs/health.md explains the health conditions.`,
 
 type checkPart struct {
 	title  string
-	checks []embedded.HostCheck
+	checks []preflight.Check
 }
 
-func (f checkFlags) check(ctx context.Context, c *client, fixer embedded.Fixer, out io.Writer) error {
+func (f checkFlags) check(ctx context.Context, c *client, fixer preflight.Fixer, out io.Writer) error {
 	switch {
 	case f.output != "" && f.output != "json":
 		return fmt.Errorf("--output: %q is not a format: choose json", f.output)
@@ -80,13 +81,13 @@ func (f checkFlags) check(ctx context.Context, c *client, fixer embedded.Fixer, 
 	now := time.Now()
 	parts := []checkPart{
 		{"FIX", fixes},
-		{"CHECK", append(embedded.CheckHost(f.query), checkRuntime(running))},
+		{"CHECK", append(preflight.Run(f.query), checkRuntime(running))},
 		{"TOPOLOGY", checkTopology(os.DirFS("/"))},
 		{"AGENT", checkAgent(ctx, c, now)},
 		{"THRESHOLD", checkThresholds(ctx, c, now)},
 	}
 	parts = slices.DeleteFunc(parts, func(p checkPart) bool { return p.checks == nil })
-	var all []embedded.HostCheck
+	var all []preflight.Check
 	for _, p := range parts {
 		all = append(all, p.checks...)
 	}
@@ -98,28 +99,28 @@ func (f checkFlags) check(ctx context.Context, c *client, fixer embedded.Fixer, 
 	if err != nil {
 		return err
 	}
-	bad := []embedded.Result{embedded.Missing, embedded.NotFixed, conditionFailed}
-	if slices.ContainsFunc(all, func(c embedded.HostCheck) bool { return slices.Contains(bad, c.Result) }) {
+	bad := []preflight.Result{preflight.Missing, preflight.NotFixed, conditionFailed}
+	if slices.ContainsFunc(all, func(c preflight.Check) bool { return slices.Contains(bad, c.Result) }) {
 		return errReported
 	}
 	return nil
 }
 
 // mend applies the available fixes if --fix is set, and returns the result of each.
-func (f checkFlags) mend(ctx context.Context, fixer embedded.Fixer) []embedded.HostCheck {
+func (f checkFlags) mend(ctx context.Context, fixer preflight.Fixer) []preflight.Check {
 	if !f.fix {
 		return nil
 	}
 	plan := fixer.Plan()
 	if len(plan) == 0 {
-		return []embedded.HostCheck{{Name: "-", Result: embedded.OK, Found: "there is nothing that --fix mends"}}
+		return []preflight.Check{{Name: "-", Result: preflight.OK, Found: "there is nothing that --fix mends"}}
 	}
 	if !f.dryRun {
 		return fixer.Do(ctx, plan)
 	}
-	var planned []embedded.HostCheck
+	var planned []preflight.Check
 	for _, fix := range plan {
-		planned = append(planned, embedded.HostCheck{Name: fix.Name, Result: embedded.Planned, Found: fix.What})
+		planned = append(planned, preflight.Check{Name: fix.Name, Result: preflight.Planned, Found: fix.What})
 	}
 	return planned
 }
@@ -138,22 +139,22 @@ func printParts(out io.Writer, parts []checkPart) (err error) {
 
 // checkRuntime reports the runtime of the agent. Without an agent, it reports whether this program
 // has an embedded runtime.
-func checkRuntime(running server.Version) embedded.HostCheck {
+func checkRuntime(running server.Version) preflight.Check {
 	const name = "container runtime"
 	if running.RuntimeName != "" {
-		return embedded.HostCheck{Name: name, Result: embedded.OK, Found: fmt.Sprintf("%s %s of the agent, at %s", running.RuntimeName, running.RuntimeVersion, running.RuntimeEndpoint)}
+		return preflight.Check{Name: name, Result: preflight.OK, Found: fmt.Sprintf("%s %s of the agent, at %s", running.RuntimeName, running.RuntimeVersion, running.RuntimeEndpoint)}
 	}
 	if embedded.Available() {
-		return embedded.HostCheck{Name: name, Result: embedded.OK, Found: "inside this program"}
+		return preflight.Check{Name: name, Result: preflight.OK, Found: "inside this program"}
 	}
-	return embedded.HostCheck{
-		Name: name, Result: embedded.Warn, Found: "not inside this build of berth",
+	return preflight.Check{
+		Name: name, Result: preflight.Warn, Found: "not inside this build of berth",
 		Consequence: "berth run needs --container-runtime-endpoint; or build with \"make build\"",
 	}
 }
 
 // printChecks prints a table, with the consequence of each check below it.
-func printChecks(w io.Writer, title string, checks []embedded.HostCheck) error {
+func printChecks(w io.Writer, title string, checks []preflight.Check) error {
 	rows := [][]string{{title, "RESULT", "FOUND"}}
 	for _, c := range checks {
 		rows = append(rows, []string{c.Name, string(c.Result), explain.OneLine(c.Found)})

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"berth/internal/runtime/embedded"
+	"berth/internal/host/preflight"
 )
 
 // What --fix did, and what it could not do, is told first; with --dry-run nothing is done.
@@ -26,13 +26,13 @@ func TestCheckFix(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			if !tc.flags.dryRun && os.Geteuid() != 0 {
-				if err := tc.flags.check(t.Context(), newClient(t.TempDir()), embedded.Fixer{}, nil); err == nil || !strings.Contains(err.Error(), "must be root") {
+				if err := tc.flags.check(t.Context(), newClient(t.TempDir()), preflight.Fixer{}, nil); err == nil || !strings.Contains(err.Error(), "must be root") {
 					t.Errorf("as another user than root: %v", err)
 				}
 				return
 			}
 			loaded := false
-			fixer := embedded.Fixer{
+			fixer := preflight.Fixer{
 				Root:        t.TempDir(),
 				HasFirewall: func() bool { return true },
 				LoadModule: func(_ context.Context, module string) error {

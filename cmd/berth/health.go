@@ -11,7 +11,7 @@ import (
 	"berth/internal/api/server"
 	"berth/internal/explain"
 	"berth/internal/health"
-	"berth/internal/runtime/embedded"
+	"berth/internal/host/preflight"
 )
 
 // health returns the conditions of the agent, none if its version does not report them.
@@ -25,27 +25,27 @@ func (c *client) health(ctx context.Context) ([]health.State, error) {
 }
 
 // conditionFailed is the result of a condition that makes the agent or its node unreliable.
-const conditionFailed embedded.Result = "failed"
+const conditionFailed preflight.Result = "failed"
 
 // checkAgent returns the conditions of the agent as checks, or reports that no agent runs.
-func checkAgent(ctx context.Context, c *client, now time.Time) []embedded.HostCheck {
+func checkAgent(ctx context.Context, c *client, now time.Time) []preflight.Check {
 	states, err := c.health(ctx)
 	if errors.Is(err, errNoAgent) {
-		return []embedded.HostCheck{{Name: "agent", Result: embedded.OK, Found: fmt.Sprintf("none runs on %s", c.runDir), Consequence: elsewhere()}}
+		return []preflight.Check{{Name: "agent", Result: preflight.OK, Found: fmt.Sprintf("none runs on %s", c.runDir), Consequence: elsewhere()}}
 	}
 	if err != nil {
-		return []embedded.HostCheck{{Name: "agent", Result: embedded.Warn, Found: "does not answer", Consequence: err.Error()}}
+		return []preflight.Check{{Name: "agent", Result: preflight.Warn, Found: "does not answer", Consequence: err.Error()}}
 	}
-	var checks []embedded.HostCheck
+	var checks []preflight.Check
 	for _, s := range states {
-		check := embedded.HostCheck{Name: string(s.Code), Result: embedded.OK, Found: "fine"}
+		check := preflight.Check{Name: string(s.Code), Result: preflight.OK, Found: "fine"}
 		if s.Error != "" {
 			check.Found = s.Error + explain.HeldFor(s.Since, now)
 			check.Consequence = s.Help + " See " + s.Code.More()
 			if s.BecauseOf != nil {
 				check.Consequence = becauseOf(s)
 			}
-			if check.Result = embedded.Warn; s.MakesNotReady || s.FailsHealthz {
+			if check.Result = preflight.Warn; s.MakesNotReady || s.FailsHealthz {
 				check.Result = conditionFailed
 			}
 		}

@@ -10,20 +10,20 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"berth/internal/api/server"
-	"berth/internal/runtime/embedded"
+	"berth/internal/host/preflight"
 )
 
 func TestCheckAgent(t *testing.T) {
 	for name, tt := range map[string]struct {
 		answer http.HandlerFunc // nil: no agent runs
-		want   []embedded.HostCheck
+		want   []preflight.Check
 	}{
-		"no agent":                     {nil, []embedded.HostCheck{{Name: "agent", Result: embedded.OK, Found: "none runs on DIR"}}},
+		"no agent":                     {nil, []preflight.Check{{Name: "agent", Result: preflight.OK, Found: "none runs on DIR"}}},
 		"an agent without such a path": {http.NotFound, nil},
 		"an agent that tells nothing":  {func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("[]")) }, nil},
 		"an agent that does not answer": {
 			func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "no", http.StatusServiceUnavailable) },
-			[]embedded.HostCheck{{Name: "agent", Result: embedded.Warn, Found: "does not answer", Consequence: "no"}},
+			[]preflight.Check{{Name: "agent", Result: preflight.Warn, Found: "does not answer", Consequence: "no"}},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -29,7 +29,7 @@ the agent if it is running. Pods can use every image that was pulled or imported
 }
 
 type imageRuntime struct {
-	*cri.Client
+	cri     *cri.Client
 	rootDir string
 	// embedded is nil with a foreign runtime.
 	embedded *embedded.Images
@@ -60,7 +60,7 @@ func openImageRuntime(g *globalFlags) (*imageRuntime, error) {
 			return nil, err
 		}
 	}
-	if r.Client, err = cri.New(cri.Config{Endpoint: endpoint}); err != nil {
+	if r.cri, err = cri.New(cri.Config{Endpoint: endpoint}); err != nil {
 		return nil, errors.Join(err, r.closeEmbedded())
 	}
 	return r, nil
@@ -78,14 +78,14 @@ func withImages(g *globalFlags, f func(*imageRuntime) error) error {
 	if err != nil {
 		return err
 	}
-	return errors.Join(f(r), r.Close(), r.closeEmbedded())
+	return errors.Join(f(r), r.cri.Close(), r.closeEmbedded())
 }
 
 // completeImages returns the names of the local images for shell completion.
 func completeImages(ctx context.Context, g *globalFlags) []string {
 	var names []string
 	_ = withImages(g, func(r *imageRuntime) error { // without a runtime nothing is completed
-		all, err := r.ListImages(ctx)
+		all, err := r.cri.Images.ListImages(ctx)
 		for _, img := range all {
 			names = append(names, img.RepoTags...)
 		}

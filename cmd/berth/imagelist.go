@@ -73,7 +73,7 @@ type imageListFlags struct {
 }
 
 func listImages(ctx context.Context, r *imageRuntime, f imageListFlags, out io.Writer) error {
-	all, err := r.ListImages(ctx)
+	all, err := r.cri.Images.ListImages(ctx)
 	if err != nil {
 		return err
 	}

@@ -55,7 +55,7 @@ func pruneImages(ctx context.Context, g *globalFlags, o images.PruneOptions) (ve
 	resp, err := newClient(g.runDir).do(ctx, http.MethodPost, server.PathPruneImages, nil, bytes.NewReader(body))
 	if errors.Is(err, errNoAgent) {
 		err = withImages(g, func(r *imageRuntime) error {
-			verdicts, err = agent.PruneImages(ctx, r.rootDir, r.Client, o)
+			verdicts, err = agent.PruneImages(ctx, r.rootDir, r.cri.Images, o)
 			return err
 		})
 		return verdicts, err

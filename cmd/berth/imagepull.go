@@ -74,7 +74,7 @@ func pullImage(ctx context.Context, r *imageRuntime, ref reference.Named, out, e
 	if err := errors.Join(errs...); err != nil {
 		return err
 	}
-	img, err := r.ImageStatus(ctx, &runtimeapi.ImageSpec{Image: ref.String()})
+	img, err := r.cri.Images.ImageStatus(ctx, &runtimeapi.ImageSpec{Image: ref.String()})
 	if err != nil {
 		return err
 	}
@@ -84,7 +84,7 @@ func pullImage(ctx context.Context, r *imageRuntime, ref reference.Named, out, e
 
 func pullWith(ctx context.Context, r *imageRuntime, ref reference.Named, auth *runtimeapi.AuthConfig, out io.Writer) error {
 	if r.embedded == nil {
-		if _, err := r.PullImage(ctx, &runtimeapi.ImageSpec{Image: ref.String()}, auth, nil); err != nil {
+		if _, err := r.cri.Images.PullImage(ctx, &runtimeapi.ImageSpec{Image: ref.String()}, auth, nil); err != nil {
 			return fmt.Errorf("pull %s: %s", reference.FamiliarString(ref), cri.Message(err))
 		}
 		return nil

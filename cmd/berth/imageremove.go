@@ -40,7 +40,7 @@ func inspectImages(ctx context.Context, r *imageRuntime, names []string, out io.
 	found := []image{}
 	var errs []error
 	for _, name := range names {
-		img, info, err := r.InspectImage(ctx, name)
+		img, info, err := r.cri.Images.InspectImage(ctx, name)
 		if err == nil && img == nil {
 			err = fmt.Errorf("image %q is not on this node", name)
 		}
@@ -86,13 +86,13 @@ type imageRemoveFlags struct{ force bool }
 
 // run removes images and continues after a failure.
 func (f imageRemoveFlags) run(ctx context.Context, r *imageRuntime, names []string, out io.Writer) error {
-	users, err := r.ImageUsers(ctx, func(pod.UID) bool { return true })
+	users, err := r.cri.Images.ImageUsers(ctx, func(pod.UID) bool { return true })
 	if err != nil {
 		return err
 	}
 	var errs []error
 	for _, name := range names {
-		img, _, err := r.InspectImage(ctx, name)
+		img, _, err := r.cri.Images.InspectImage(ctx, name)
 		switch {
 		case err != nil:
 		case img == nil:
@@ -102,7 +102,7 @@ func (f imageRemoveFlags) run(ctx context.Context, r *imageRuntime, names []stri
 		case len(users[img.Id]) > 0 && !f.force:
 			err = fmt.Errorf("image %q is used by %s: end them first, or use --force", name, strings.Join(users[img.Id], ", "))
 		default:
-			if err = r.RemoveImage(ctx, img.Id); err == nil {
+			if err = r.cri.Images.RemoveImage(ctx, img.Id); err == nil {
 				_, err = fmt.Fprintf(out, "Removed %s\n", familiar(name))
 			}
 		}

@@ -12,37 +12,37 @@ import (
 
 	"berth/internal/api/server"
 	"berth/internal/explain"
-	"berth/internal/runtime/embedded"
+	"berth/internal/host/preflight"
 )
 
 // checkThresholds returns the eviction thresholds as checks, none if no agent reports any.
-func checkThresholds(ctx context.Context, c *client, now time.Time) []embedded.HostCheck {
+func checkThresholds(ctx context.Context, c *client, now time.Time) []preflight.Check {
 	var list []server.Threshold
 	if err := c.getJSON(ctx, server.PathThresholds, nil, &list); err != nil {
 		return nil // the agent's own checks report it
 	}
-	var checks []embedded.HostCheck
+	var checks []preflight.Check
 	for _, t := range list {
 		checks = append(checks, checkThreshold(t, now))
 	}
 	return checks
 }
 
-func checkThreshold(t server.Threshold, now time.Time) embedded.HostCheck {
-	check := embedded.HostCheck{Name: t.Signal + "<" + t.Value, Result: embedded.OK}
+func checkThreshold(t server.Threshold, now time.Time) preflight.Check {
+	check := preflight.Check{Name: t.Signal + "<" + t.Value, Result: preflight.OK}
 	if t.GraceSeconds > 0 {
 		check.Name += fmt.Sprintf(" for %s", time.Duration(t.GraceSeconds*float64(time.Second)))
 	}
 	if t.Ignored {
-		check.Result, check.Found = embedded.Warn, "it is in the configuration, and ignored"
+		check.Result, check.Found = preflight.Warn, "it is in the configuration, and ignored"
 		check.Consequence = "the threshold of nodefs or imagefs holds for writable layers, whichever they are on; set these"
 		return check
 	}
 	if t.Capacity == 0 {
-		check.Result, check.Found = embedded.Warn, "not known what is left"
+		check.Result, check.Found = preflight.Warn, "not known what is left"
 		check.Consequence = "no pod is evicted for it until it is"
 		if t.Signal == "allocatableMemory.available" {
-			check.Result, check.Consequence = embedded.OK, ""
+			check.Result, check.Consequence = preflight.OK, ""
 			check.Found = "pods have no limit in all, other than the machine's memory"
 		}
 		return check
@@ -52,7 +52,7 @@ func checkThreshold(t server.Threshold, now time.Time) embedded.HostCheck {
 		check.Found += ", " + quantityOf(t.Signal, t.Least) + " are kept"
 	}
 	if t.MetSince != nil {
-		check.Result = embedded.Warn
+		check.Result = preflight.Warn
 		check.Found += fmt.Sprintf(" (met for %s)", formatAge(metav1.NewTime(*t.MetSince), now))
 		check.Consequence = "pods are evicted until there is more; see docs/resources.md#when-the-node-runs-short"
 	}

@@ -10,19 +10,19 @@ import (
 	"k8s.io/utils/cpuset"
 
 	"berth/internal/explain"
+	"berth/internal/host/preflight"
 	"berth/internal/resources/machine"
 	"berth/internal/resources/topologymanager"
-	"berth/internal/runtime/embedded"
 )
 
 // freeNodes is the maximum number of NUMA nodes that topology policies support without an option.
 const freeNodes = 8
 
 // checkTopology describes the topology of the machine with the given root directory.
-func checkTopology(root fs.FS) []embedded.HostCheck {
+func checkTopology(root fs.FS) []preflight.Check {
 	m, err := machine.Read(root)
 	if err != nil {
-		return []embedded.HostCheck{topologyUnknown("machine", "it is not known how it lies", err)}
+		return []preflight.Check{topologyUnknown("machine", "it is not known how it lies", err)}
 	}
 	offline, err := machine.Offline(root)
 	checks := topologyChecks(m, offline)
@@ -32,14 +32,14 @@ func checkTopology(root fs.FS) []embedded.HostCheck {
 	return checks
 }
 
-func topologyUnknown(name, found string, err error) embedded.HostCheck {
-	return embedded.HostCheck{Name: name, Result: embedded.Warn, Found: found, Consequence: err.Error()}
+func topologyUnknown(name, found string, err error) preflight.Check {
+	return preflight.Check{Name: name, Result: preflight.Warn, Found: found, Consequence: err.Error()}
 }
 
 // topologyChecks describes the machine and the consequences for CPU, memory and topology manager
 // policies. It reports no failures.
-func topologyChecks(m machine.Machine, offline cpuset.CPUSet) []embedded.HostCheck {
-	checks := []embedded.HostCheck{
+func topologyChecks(m machine.Machine, offline cpuset.CPUSet) []preflight.Check {
+	checks := []preflight.Check{
 		{Name: "machine", Found: m.String(), Consequence: ofNodes(m.Nodes)},
 		{Name: "CPUs", Found: m.Online().String()},
 	}
@@ -51,29 +51,29 @@ func topologyChecks(m machine.Machine, offline cpuset.CPUSet) []embedded.HostChe
 		if threads > 2 {
 			groups = fmt.Sprintf("in groups of %d", threads)
 		}
-		checks = append(checks, embedded.HostCheck{
+		checks = append(checks, preflight.Check{
 			Name: "threads per core", Found: fmt.Sprint(threads),
 			Consequence: "cpuManagerPolicyOptions full-pcpus-only gives CPUs " + groups + ", and refuses pods that ask for other numbers",
 		})
 	}
 	if !offline.IsEmpty() {
-		checks = append(checks, embedded.HostCheck{
+		checks = append(checks, preflight.Check{
 			Name: "CPUs offline", Found: offline.String(),
 			Consequence: "they are not assigned to containers; the policies use the CPUs that are online when the agent starts",
 		})
 	}
 	for _, n := range m.Nodes {
 		name := fmt.Sprintf("NUMA node %d", n.ID)
-		checks = append(checks, embedded.HostCheck{Name: name, Found: nodeFound(m, n)})
+		checks = append(checks, preflight.Check{Name: name, Found: nodeFound(m, n)})
 		if caches := cachesOn(m, n.ID); len(caches) > 1 {
-			checks = append(checks, embedded.HostCheck{
+			checks = append(checks, preflight.Check{
 				Name: name + " caches", Found: fmt.Sprintf("%d of the last level: CPUs %s", len(caches), strings.Join(caches, " | ")),
 				Consequence: "cpuManagerPolicyOptions prefer-align-cpus-by-uncorecache keeps a container on as few of them as it can",
 			})
 		}
 	}
 	for i := range checks {
-		checks[i].Result = embedded.OK
+		checks[i].Result = preflight.OK
 	}
 	return checks
 }

@@ -8,9 +8,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"k8s.io/utils/cpuset"
 
+	"berth/internal/host/preflight"
 	"berth/internal/resources/machine"
 	"berth/internal/resources/machine/machinetest"
-	"berth/internal/runtime/embedded"
 )
 
 const (
@@ -79,9 +79,9 @@ func TestCheckTopology(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			var checks []embedded.HostCheck
+			var checks []preflight.Check
 			for _, w := range want {
-				checks = append(checks, embedded.HostCheck{Name: w[0], Result: embedded.OK, Found: w[1], Consequence: w[2]})
+				checks = append(checks, preflight.Check{Name: w[0], Result: preflight.OK, Found: w[1], Consequence: w[2]})
 			}
 			if diff := cmp.Diff(checks, checkTopology(machinetest.Known[name].Tree())); diff != "" {
 				t.Errorf("-want +got:\n%s", diff)
@@ -126,7 +126,7 @@ func TestCheckTopologyUnknown(t *testing.T) {
 		tree[tt.file] = &fstest.MapFile{Data: []byte("?")}
 		checks := checkTopology(tree)
 		last := checks[len(checks)-1]
-		if len(checks) != tt.rows || last.Result != embedded.Warn || last.Found != tt.found || !strings.HasSuffix(last.Consequence, tt.says) {
+		if len(checks) != tt.rows || last.Result != preflight.Warn || last.Found != tt.found || !strings.HasSuffix(last.Consequence, tt.says) {
 			t.Errorf("%s: %+v", name, checks)
 		}
 	}

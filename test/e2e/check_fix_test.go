@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"berth/internal/runtime/embedded"
+	"berth/internal/host/preflight"
 )
 
 // fixing runs berth check --fix twice in a network without forwarding, and shows what became of it.
@@ -47,7 +47,7 @@ func TestCheckFixTurnsForwardingOn(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		var checks []embedded.HostCheck
+		var checks []preflight.Check
 		if err := json.Unmarshal(b, &checks); err != nil {
 			t.Fatalf("%s time: %v: %s", time, err, b)
 		}

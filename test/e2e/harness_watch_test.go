@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"berth/internal/api/server"
+	"berth/internal/explain"
 	"berth/internal/record/journal"
 	manifests "berth/internal/source/manifest"
 )
@@ -135,7 +136,7 @@ func (n *node) problems() (problems []manifests.Problem) {
 		if s.Namespace != "" || s.UID != "" {
 			continue
 		}
-		var e server.Explanation
+		var e explain.Report
 		decode(n.t, []byte(n.ask(server.PathExplain+"?"+url.Values{"subject": {s.Name}}.Encode())), &e)
 		problems = append(problems, e.Problems...)
 	}

@@ -33,7 +33,7 @@ var examples = map[string][]example{
 			"internal/pod/a.go:3: internal/pod of rank 0 imports internal/runtime/cri of rank 2",
 			"internal/pod/podtest/a.go:4: internal/pod/podtest, beside internal/pod of rank 0, imports internal/runtime/cri of rank 2",
 			"internal/pod/podtest/a.go:5: internal/pod/podtest, beside internal/pod of rank 0, imports internal/runtime/cri/critest, beside internal/runtime/cri of rank 2",
-			"internal/runtime/cri/a.go:4: internal/runtime/cri of rank 2 imports internal/runtime/embedded of rank 2",
+			"internal/runtime/cri/a.go:4: internal/runtime/cri of rank 2 imports internal/runtime/embedded of rank 3",
 			"internal/runtime/cri/a.go:5: internal/runtime/cri imports internal/runtime/cri/critest, which is for tests only",
 			"internal/storage/volumes/a.go:3: internal/storage/volumes imports internal/strange, which has no rank",
 		}},

@@ -69,7 +69,8 @@ var ranks = map[string]int{
 	"internal/source/validation":       2,
 	"internal/runtime/cri":             2,
 	"internal/cluster/certs":           2,
-	"internal/runtime/embedded":        2,
+	"internal/host/preflight":          2,
+	"internal/runtime/embedded":        3,
 	"internal/storage/plugins":         2,
 	"internal/host/tuning":             2,
 	"internal/host/systemd":            0,
@@ -210,11 +211,11 @@ var linkExceptions = map[string]string{
 
 // cgroupfsReaders are the folders whose code may name the cgroup file system, and what for.
 var cgroupfsReaders = map[string]string{
-	"internal/host/cgroups":     "owns it",
-	"internal/runtime/embedded": "checks what the host offers before it starts the runtime",
-	"internal/observe/stats":    "reads usage",
-	"internal/host/cgroupstat":  "reads usage",
-	"internal/host/pressure":    "owns memory.high of kubepods and of pods that are evicted, and waits for what the kernel tells of cgroups",
+	"internal/host/cgroups":    "owns it",
+	"internal/host/preflight":  "checks what the host offers before the runtime is started",
+	"internal/observe/stats":   "reads usage",
+	"internal/host/cgroupstat": "reads usage",
+	"internal/host/pressure":   "owns memory.high of kubepods and of pods that are evicted, and waits for what the kernel tells of cgroups",
 }
 
 // podFolderPackages are those whose code reaches what is in folders of pods, and only through

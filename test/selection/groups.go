@@ -19,7 +19,7 @@ var groups = []group{
 		"agent_restart_test.go", "agent_stop_test.go", "agent_test.go", "disks_test.go", "life_*_test.go", "shared_root_test.go",
 		"stopleft_test.go", "tuning_test.go", "programs_test.go", "addresses_test.go",
 	}},
-	{"command line", []string{"cmd", "examples", "docs", "internal/explain"}, []string{
+	{"command line", []string{"cmd", "examples", "docs", "internal/explain", "internal/host/preflight"}, []string{
 		"agent_cli_test.go", "agent_terminal_test.go", "check_fix_test.go", "cp_test.go", "docs_test.go", "portforward_test.go",
 	}},
 	{"manifests", []string{"internal/source", "internal/config"}, []string{
@@ -29,7 +29,7 @@ var groups = []group{
 		"agent_pods_test.go", "hooks_test.go", "stopsignal_test.go", "world_*_test.go", "contract_test.go", "cutoff_test.go",
 		"runtime_class_test.go", "networkplugin_test.go",
 	}},
-	{"embedded runtime", []string{"internal/runtime/embedded", "internal/boltfile", "bundle"}, []string{"embedded_test.go", "life_damage_test.go", "podshims_test.go", "podshapes*_test.go", "bandwidth_test.go", "daemons_test.go", "churn_test.go"}},
+	{"embedded runtime", []string{"internal/runtime/embedded", "internal/host/preflight", "internal/boltfile", "bundle"}, []string{"embedded_test.go", "life_damage_test.go", "podshims_test.go", "podshapes*_test.go", "bandwidth_test.go", "daemons_test.go", "churn_test.go"}},
 	{"podshim", []string{"bundle/podshim"}, []string{"podshim/*_test.go"}},
 	{"images", []string{"internal/runtime/images", "bundle/containerd"}, []string{"images_test.go", "registries_*test.go", "cluster_images_test.go", "subpath_images_test.go"}},
 	{"logs", []string{"internal/runtime/logs", "internal/runtime/containerlogs", "internal/api/nodelogs"}, []string{"container_logs_test.go", "logs_*_test.go", "cluster_api_test.go"}},

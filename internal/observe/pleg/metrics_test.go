@@ -14,7 +14,7 @@ func TestMetrics(t *testing.T) {
 		seen := time.Now()
 		// At the start, when the stream opens, unless it opens before the first one begins, and a
 		// second later.
-		relists := r.fake.CallCount("ListPodSandbox")
+		relists := r.fake.Calls.Count("ListPodSandbox")
 		if relists < 2 || relists > 3 {
 			t.Errorf("%d relists", relists)
 		}

@@ -48,7 +48,7 @@ const (
 	stallAfter = 10 * time.Second
 )
 
-// Runtime is the part of the runtime that PLEG uses; *cri.Client implements it.
+// Runtime is the part of the runtime that PLEG uses; *cri.Observer implements it.
 type Runtime interface {
 	ListPods(ctx context.Context) (map[pod.UID]*cri.RuntimePod, error)
 	ReadPod(ctx context.Context, uid pod.UID, prev *pod.Status, listed *cri.RuntimePod) (*pod.Status, error)

@@ -42,7 +42,7 @@ func start(t *testing.T, opts ...critest.Option) *rig {
 	}
 	log := slog.New(slog.DiscardHandler)
 	r := &rig{journal: journal.New(log), registry: prometheus.NewRegistry(), fake: fake, client: client}
-	r.PLEG = pleg.New(client, r.journal, log, r.registry)
+	r.PLEG = pleg.New(client.Observer, r.journal, log, r.registry)
 	messagestest.SawError(r.Health())
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
@@ -205,12 +205,12 @@ func TestObserveReadsThrough(t *testing.T) {
 		if s.Reading <= mark {
 			t.Fatalf("reading %d is not newer than mark %d", s.Reading, mark)
 		}
-		r.fake.ResetCalls()
+		r.fake.Calls.Reset()
 		again, err := r.Observe(t.Context(), "a", mark)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if n := len(r.fake.Calls()); n != 0 || again != s {
+		if n := len(r.fake.Calls.All()); n != 0 || again != s {
 			t.Fatalf("an observation that is new enough was read again with %d calls", n)
 		}
 		unknown, err := r.Observe(t.Context(), "nobody", r.BeginReading())
@@ -223,8 +223,8 @@ func TestObserveReadsThrough(t *testing.T) {
 func TestObserveSharesOneReading(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := start(t)
-		r.fake.SetLatency("ListPodSandbox", time.Second)
-		r.fake.ResetCalls()
+		r.fake.Calls.SetLatency("ListPodSandbox", time.Second)
+		r.fake.Calls.Reset()
 		mark := r.BeginReading()
 		results := make(chan error, 10)
 		for range cap(results) {
@@ -238,7 +238,7 @@ func TestObserveSharesOneReading(t *testing.T) {
 				t.Error(err)
 			}
 		}
-		if n := r.fake.CallCount("ListPodSandbox"); n != 1 {
+		if n := r.fake.Calls.Count("ListPodSandbox"); n != 1 {
 			t.Fatalf("%d readings for callers of the same time, want 1", n)
 		}
 	})
@@ -247,7 +247,7 @@ func TestObserveSharesOneReading(t *testing.T) {
 func TestObserveEndsWithItsContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := start(t)
-		release := r.fake.Stall()
+		release := r.fake.Calls.Stall()
 		defer release()
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
@@ -283,7 +283,7 @@ func TestSlowPodDelaysNobody(t *testing.T) {
 		r.run(t, "b", "quick")
 		settle()
 		r.Changed().Take()
-		r.fake.Inject(critest.Fault{Method: "ListPodSandbox", Times: -1, Hang: true, Match: func(req any) bool {
+		r.fake.Calls.Inject(critest.Fault{Method: "ListPodSandbox", Times: -1, Hang: true, Match: func(req any) bool {
 			return req.(*runtimeapi.ListPodSandboxRequest).GetFilter().GetLabelSelector()[cri.PodUIDLabel] == "a"
 		}})
 		r.fake.Kill("slow", 1)
@@ -315,10 +315,10 @@ func TestIdleStreamDoesNothing(t *testing.T) {
 		r := start(t)
 		r.run(t, "a", "c")
 		settle()
-		r.fake.ResetCalls()
+		r.fake.Calls.Reset()
 		time.Sleep(time.Hour)
 		// A full relist is two lists; every five minutes.
-		if n := len(r.fake.Calls()); n > 2*12 {
+		if n := len(r.fake.Calls.All()); n > 2*12 {
 			t.Fatalf("%d calls of the runtime in an idle hour", n)
 		}
 	})
@@ -351,10 +351,10 @@ func TestPodsAreReadFromTheRelist(t *testing.T) {
 			r.run(t, uid, "main-"+uid)
 		}
 		settle()
-		r.fake.ResetCalls()
-		g := r.follow(t, r.client) // which relists at once, and again when the stream is open
+		r.fake.Calls.Reset()
+		g := r.follow(t, r.client.Observer) // which relists at once, and again when the stream is open
 		for method, want := range map[string]int{"ListPodSandbox": 2, "ListContainers": 2, "PodSandboxStatus": 3, "ContainerStatus": 3} {
-			if n := r.fake.CallCount(method); n != want {
+			if n := r.fake.Calls.Count(method); n != want {
 				t.Errorf("%d calls of %s for three pods, want %d", n, method, want)
 			}
 		}
@@ -368,12 +368,12 @@ func TestPodsAreReadFromTheRelist(t *testing.T) {
 
 // lateLists is a runtime whose lists of all pods arrive when they are released.
 type lateLists struct {
-	*cri.Client
+	*cri.Observer
 	release chan struct{}
 }
 
 func (l lateLists) ListPods(ctx context.Context) (map[pod.UID]*cri.RuntimePod, error) {
-	pods, err := l.Client.ListPods(ctx)
+	pods, err := l.Observer.ListPods(ctx)
 	<-l.release
 	return pods, err
 }
@@ -385,7 +385,7 @@ func TestRelistThatIsOvertaken(t *testing.T) {
 		r.run(t, "a", "old")
 		settle()
 		release := make(chan struct{})
-		g := r.follow(t, lateLists{r.client, release})
+		g := r.follow(t, lateLists{r.client.Observer, release})
 		t.Cleanup(func() { close(release) })
 		r.runAgain(t, "a", "new", 1)
 		mark := g.BeginReading()

@@ -42,7 +42,7 @@ func TestConvergesWhateverBecomesOfEvents(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					random := rand.New(rand.NewPCG(seed, 1))
 					r := start(t)
-					r.fake.ScriptEvents(script(rand.New(rand.NewPCG(seed, 2)))) // the runtime's own: it is asked by many goroutines
+					r.fake.Events.SetScript(script(rand.New(rand.NewPCG(seed, 2)))) // the runtime's own: it is asked by many goroutines
 					r.storm(t, random)
 					time.Sleep(calm)
 					synctest.Wait()
@@ -71,7 +71,7 @@ func (r *rig) storm(t *testing.T, random *rand.Rand) {
 		case n == 7:
 			r.must(t, r.fake.RemoveBehindBack(sandboxes[random.IntN(len(sandboxes))].ID))
 		case n == 8:
-			r.fake.BreakStreams(status.Error(codes.Internal, "the stream broke"))
+			r.fake.Events.BreakStreams(status.Error(codes.Internal, "the stream broke"))
 		default:
 			r.fake.Down()
 			time.Sleep(time.Duration(random.IntN(3000)) * time.Millisecond)
@@ -158,19 +158,19 @@ func TestFloodOfEvents(t *testing.T) {
 		}
 		settle()
 		r.Changed().Take()
-		r.fake.SetLatency("ListContainers", takes)
-		r.fake.ResetCalls()
-		r.fake.Flood(10_000, length/2, uids...)
+		r.fake.Calls.SetLatency("ListContainers", takes)
+		r.fake.Calls.Reset()
+		r.fake.Events.Flood(10_000, length/2, uids...)
 		r.must(t, r.fake.Kill("web-pod-7/c", 3))
-		r.fake.Flood(10_000, length/2, uids...)
+		r.fake.Events.Flood(10_000, length/2, uids...)
 		settle()
 		r.expectChanged(t, "pod-7") // nobody is told of what did not change
 		r.expectSeen(t)
-		calls := r.fake.Calls()
+		calls := r.fake.Calls.All()
 		if n := mostAtOnce(calls, "ListContainers"); n > pods {
 			t.Errorf("%d readings of %d pods at a time", n, pods)
 		}
-		if n, most := r.fake.CallCount("ListContainers"), pods*int(length/takes+3); n > most {
+		if n, most := r.fake.Calls.Count("ListContainers"), pods*int(length/takes+3); n > most {
 			t.Errorf("%d readings in the flood, %d are enough", n, most)
 		}
 	})
@@ -185,19 +185,19 @@ func TestFloodOfNames(t *testing.T) {
 			r.run(t, fmt.Sprint("pod-", i), "c")
 		}
 		settle()
-		r.fake.SetLatency("ListContainers", time.Second)
+		r.fake.Calls.SetLatency("ListContainers", time.Second)
 		var strangers []string
 		for i := range 20_000 {
 			strangers = append(strangers, fmt.Sprint("stranger-", i))
 		}
-		r.fake.ResetCalls()
-		r.fake.Flood(10_000, time.Second, strangers...)
+		r.fake.Calls.Reset()
+		r.fake.Events.Flood(10_000, time.Second, strangers...)
 		r.must(t, r.fake.Kill("web-pod-3/c", 3)) // its event finds no room
-		r.fake.Flood(10_000, time.Second, strangers[10_000:]...)
+		r.fake.Events.Flood(10_000, time.Second, strangers[10_000:]...)
 		settle()
 		settle()
 		r.expectSeen(t)
-		if n := mostAtOnce(r.fake.Calls(), "ListContainers"); n > 256+1 {
+		if n := mostAtOnce(r.fake.Calls.All(), "ListContainers"); n > 256+1 {
 			t.Errorf("%d readings at a time", n)
 		}
 		if n := len(r.Known()); n != 5 {
@@ -211,7 +211,7 @@ func TestRelistOfManyPods(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, opts := range [][]critest.Option{nil, {critest.WithStreamedLists()}} {
 			r := start(t, opts...)
-			r.fake.ScriptEvents(critest.LosesEvery(1))
+			r.fake.Events.SetScript(critest.LosesEvery(1))
 			for i := range 400 {
 				r.run(t, fmt.Sprint("pod-", i), "c")
 			}
@@ -219,12 +219,12 @@ func TestRelistOfManyPods(t *testing.T) {
 			if n := len(r.Known()); n != 0 {
 				t.Fatalf("%d pods were seen without events", n)
 			}
-			r.fake.ResetCalls()
-			r.fake.SetLatency("ContainerStatus", 10*time.Millisecond)
-			r.fake.BreakStreams(status.Error(codes.Internal, "broken"))
+			r.fake.Calls.Reset()
+			r.fake.Calls.SetLatency("ContainerStatus", 10*time.Millisecond)
+			r.fake.Events.BreakStreams(status.Error(codes.Internal, "broken"))
 			settle()
 			r.expectSeen(t)
-			if n := mostAtOnce(r.fake.Calls(), "ContainerStatus"); n > 256 || n < 100 {
+			if n := mostAtOnce(r.fake.Calls.All(), "ContainerStatus"); n > 256 || n < 100 {
 				t.Errorf("%d readings at a time", n)
 			}
 		}
@@ -245,13 +245,13 @@ func TestListsAreStreamedWhereOffered(t *testing.T) {
 				r.run(t, fmt.Sprint("pod-", i), "c")
 			}
 			settle()
-			r.fake.ResetCalls()
+			r.fake.Calls.Reset()
 			time.Sleep(calm)
 			r.expectSeen(t)
-			if n := r.fake.CallCount("ListContainers"); (n > 0) != tt.ordinary {
+			if n := r.fake.Calls.Count("ListContainers"); (n > 0) != tt.ordinary {
 				t.Errorf("%d ordinary lists, expected: %v", n, tt.ordinary)
 			}
-			if n := r.fake.CallCount("StreamContainers"); (n > 0) != tt.streams {
+			if n := r.fake.Calls.Count("StreamContainers"); (n > 0) != tt.streams {
 				t.Errorf("%d streamed lists, expected: %v", n, tt.streams)
 			}
 		}
@@ -263,8 +263,8 @@ func TestStreamThatBreaksInAListIsAnError(t *testing.T) {
 		r := start(t, critest.WithStreamedLists())
 		r.run(t, "a", "c")
 		settle()
-		r.fake.Inject(critest.Fault{Method: "StreamContainers", Err: status.Error(codes.Internal, "half a list")})
-		r.fake.BreakStreams(status.Error(codes.Internal, "broken"))
+		r.fake.Calls.Inject(critest.Fault{Method: "StreamContainers", Err: status.Error(codes.Internal, "half a list")})
+		r.fake.Events.BreakStreams(status.Error(codes.Internal, "broken"))
 		time.Sleep(1500 * time.Millisecond) // it is opened again after a second, and the runtime listed then
 		if err := r.Health(); err == nil || !strings.Contains(err.Error(), "StreamContainers: half a list") {
 			t.Errorf("health: %v, want the failed list", err)
@@ -284,17 +284,17 @@ func TestEventsComeAndGo(t *testing.T) {
 		r.run(t, "a", "c")
 		replace := func(events critest.Offered) {
 			r.fake.Down()
-			r.fake.SetEvents(events)
+			r.fake.Events.SetOffered(events)
 			r.must(t, r.fake.Serve())
 			time.Sleep(calm) // a runtime without events is asked for them every five minutes
 			synctest.Wait()
-			r.fake.ResetCalls()
+			r.fake.Calls.Reset()
 		}
 		relists := func(length time.Duration) int {
-			r.fake.ResetCalls()
+			r.fake.Calls.Reset()
 			time.Sleep(length)
 			synctest.Wait()
-			return r.fake.CallCount("ListPodSandbox")
+			return r.fake.Calls.Count("ListPodSandbox")
 		}
 		if n := relists(time.Minute); n < 55 {
 			t.Errorf("%d relists in a minute without events", n)
@@ -325,24 +325,24 @@ func TestStreamThatKeepsBreaking(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := start(t)
 		r.run(t, "a", "c")
-		r.fake.Inject(critest.Fault{Method: "GetContainerEvents", Times: 5, Err: status.Error(codes.Internal, "no")})
-		r.fake.BreakStreams(status.Error(codes.Internal, "broken"))
+		r.fake.Calls.Inject(critest.Fault{Method: "GetContainerEvents", Times: 5, Err: status.Error(codes.Internal, "no")})
+		r.fake.Events.BreakStreams(status.Error(codes.Internal, "broken"))
 		time.Sleep(20 * time.Second)
-		r.fake.LoseEvents(1)
+		r.fake.Events.Lose(1)
 		r.must(t, r.fake.Kill("c", 3))
 		time.Sleep(pollPeriod)
 		synctest.Wait()
 		r.expectState(t, "a", "c", pod.StateExited)
-		if n := r.fake.CallCount("GetContainerEvents"); n > 8 {
+		if n := r.fake.Calls.Count("GetContainerEvents"); n > 8 {
 			t.Errorf("%d streams were tried in 20 s", n)
 		}
 		if err := r.StreamHealth(); err == nil || !strings.Contains(err.Error(), "the event stream of the container runtime: ") {
 			t.Errorf("while the stream keeps breaking: %v", err)
 		}
 		time.Sleep(3 * calm)
-		r.fake.ResetCalls()
+		r.fake.Calls.Reset()
 		time.Sleep(time.Hour)
-		if n := r.fake.CallCount("ListPodSandbox"); n > 13 {
+		if n := r.fake.Calls.Count("ListPodSandbox"); n > 13 {
 			t.Errorf("%d relists in an hour after the stream was open again", n)
 		}
 		if err := r.StreamHealth(); err != nil {
@@ -359,7 +359,7 @@ func TestStallsAreReported(t *testing.T) {
 		r.run(t, "a", "slow")
 		r.run(t, "b", "quick")
 		settle()
-		r.fake.Inject(critest.Fault{Method: "ContainerStatus", Times: 1, Hang: true})
+		r.fake.Calls.Inject(critest.Fault{Method: "ContainerStatus", Times: 1, Hang: true})
 		r.must(t, r.fake.Kill("slow", 1))
 		time.Sleep(11 * time.Second)
 		r.must(t, r.fake.Kill("quick", 1))
@@ -377,10 +377,10 @@ func TestStallsAreReported(t *testing.T) {
 		}
 		r.expectState(t, "a", "slow", pod.StateExited)
 
-		r.fake.Inject(critest.Fault{Method: "ListContainers", Times: 1, Hang: true, Match: func(req any) bool {
+		r.fake.Calls.Inject(critest.Fault{Method: "ListContainers", Times: 1, Hang: true, Match: func(req any) bool {
 			return req.(*runtimeapi.ListContainersRequest).GetFilter().GetLabelSelector()[cri.PodUIDLabel] == ""
 		}})
-		r.fake.BreakStreams(status.Error(codes.Internal, "broken"))
+		r.fake.Events.BreakStreams(status.Error(codes.Internal, "broken"))
 		time.Sleep(15 * time.Second)
 		r.run(t, "c", "new")
 		synctest.Wait()

@@ -32,7 +32,7 @@ const maxOutput = 10 << 10
 // each attempt end with a reset.
 const lingerSeconds = 1
 
-// Executor runs commands in containers; *cri.Client implements it.
+// Executor runs commands in containers; *cri.Streaming implements it.
 type Executor interface {
 	// ExecSync runs a command in a container until it exits, at most for the request's timeout in
 	// seconds; with 0 only ctx bounds it.

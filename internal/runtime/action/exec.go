@@ -43,11 +43,11 @@ func (a *Actions) hookExec(ctx context.Context, t Target, e *v1.ExecAction) Resu
 	case err != nil:
 		return failure(err)
 	case resp.ExitCode != 0:
-		said := fmt.Sprintf("command %q exited with %d", strings.Join(e.Command, " "), resp.ExitCode)
+		message := fmt.Sprintf("command %q exited with %d", strings.Join(e.Command, " "), resp.ExitCode)
 		if out := output(resp); out != "" {
-			said += ": " + out
+			message += ": " + out
 		}
-		return Result{Failure, said}
+		return Result{Failure, message}
 	}
 	return Result{Success, output(resp)}
 }

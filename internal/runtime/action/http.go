@@ -155,11 +155,11 @@ func newRequest(ctx context.Context, t Target, g *v1.HTTPGetAction, agent string
 		req.Host = host
 		req.Header.Del("Host")
 	}
-	if _, given := req.Header["User-Agent"]; !given {
+	if _, isSet := req.Header["User-Agent"]; !isSet {
 		req.Header.Set("User-Agent", agent+kubernetesVersion())
 	}
-	switch accept, given := req.Header["Accept"]; {
-	case !given:
+	switch accept, isSet := req.Header["Accept"]; {
+	case !isSet:
 		req.Header.Set("Accept", "*/*")
 	case len(accept) == 1 && accept[0] == "":
 		req.Header.Del("Accept") // an empty value suppresses the header

@@ -23,25 +23,29 @@ type containerLog struct {
 	followsPath bool
 	exited      bool
 
-	// inspectAt is the time of the next inspection of its size, zero for at the next write. tidyAt
-	// is the time of the next tidying, zero for never.
-	inspectAt, tidyAt time.Time
-	// Results of the last inspection; rate in bytes per second.
-	inspectedAt time.Time
-	size        int64
-	rate        float64
-	watched     bool // the next write will be reported, as watch
-	watch       int
+	// inspectAt is the time of the next inspection of its size, zero for at the next write.
+	// cleanUpAt is the time of the next cleanup, zero for never.
+	inspectAt, cleanUpAt time.Time
+	last                 measurement
+	watched              bool // the next write will be reported, as watch
+	watch                int
 
 	due      bool // rotation is due
 	rotating bool
-	tidying  bool
-	cancel   func() // cancels the tidying
+	cleaning bool
+	cancel   func() // cancels the cleanup
 
 	renamed    bool // job.renamed
 	failures   int
-	strange    bool      // logged that it cannot be inspected
+	unreadable bool      // logged that it cannot be inspected
 	recordedAt time.Time // time of the last rotation in the journal
+}
+
+// measurement is the result of an inspection.
+type measurement struct {
+	at   time.Time
+	size int64
+	rate float64 // of growth, in bytes per second
 }
 
 func newContainerLog(s *pod.Status, c *pod.ContainerStatus) *containerLog {
@@ -60,7 +64,7 @@ func (l *containerLog) next(now time.Time) (next time.Time) {
 	if l.rotating {
 		return next
 	}
-	for _, t := range []time.Time{l.inspectAt, l.tidyAt} {
+	for _, t := range []time.Time{l.inspectAt, l.cleanUpAt} {
 		if t.After(now) && (next.IsZero() || t.Before(next)) {
 			next = t
 		}
@@ -77,11 +81,11 @@ func (l *containerLog) measure(file *os.File, now time.Time) (changed bool, err 
 	if !st.Mode().IsRegular() {
 		return false, errors.New("it is not a regular file")
 	}
-	if passed := now.Sub(l.inspectedAt).Seconds(); !l.inspectedAt.IsZero() && passed > 0 {
-		l.rate = float64(st.Size()-l.size) / passed
+	if passed := now.Sub(l.last.at).Seconds(); !l.last.at.IsZero() && passed > 0 {
+		l.last.rate = float64(st.Size()-l.last.size) / passed
 	}
-	changed = st.Size() != l.size
-	l.size, l.inspectedAt = st.Size(), now
+	changed = st.Size() != l.last.size
+	l.last.size, l.last.at = st.Size(), now
 	return changed, nil
 }
 
@@ -106,30 +110,30 @@ func (m *Manager) inspect(l *containerLog, now time.Time) {
 		return
 	}
 	if !errors.Is(err, unix.ELOOP) { // a link is Docker's, which rotates its logs itself
-		l.inspectAt = now.Add(m.Interval)
+		l.inspectAt = now.Add(m.cfg.Limits.Interval)
 	}
-	if !l.strange {
-		m.Log.Warn("the log of a container is not bounded", "log", l.path, "error", err)
+	if !l.unreadable {
+		m.cfg.Log.Warn("the log of a container is not bounded", "log", l.path, "error", err)
 	}
-	l.strange = true
+	l.unreadable = true
 }
 
 func (m *Manager) inspectOpen(l *containerLog, file *os.File, now time.Time) error {
-	isFirst := l.inspectedAt.IsZero()
+	isFirst := l.last.at.IsZero()
 	changed, err := l.measure(file, now)
-	if err == nil && l.size < m.MaxSize && (isFirst || !changed) {
+	if err == nil && l.last.size < m.cfg.Limits.MaxSize && (isFirst || !changed) {
 		m.watch(l, file)
 		changed, err = l.measure(file, now) // it may have been written to just before
 	}
 	switch {
 	case err != nil:
 		return err
-	case l.size >= m.MaxSize && l.size > 0:
+	case l.last.size >= m.cfg.Limits.MaxSize && l.last.size > 0:
 		l.due = true
 	case changed:
-		l.inspectAt = onGrid(now.Add(nextLook(l.size, l.rate, m.Limits)))
+		l.inspectAt = roundUp(now.Add(inspectDelay(l.last.size, l.last.rate, m.cfg.Limits)))
 	case !l.watched:
-		l.inspectAt = onGrid(now.Add(m.Interval))
+		l.inspectAt = roundUp(now.Add(m.cfg.Limits.Interval))
 	}
 	return nil
 }
@@ -141,10 +145,10 @@ func (m *Manager) watch(l *containerLog, file *os.File) {
 	}
 	id, err := m.writes.Watch(file)
 	if err != nil {
-		if !m.blind {
-			m.Log.Warn("Cannot watch some container logs, checking their sizes each containerLogMonitorInterval", "error", err)
+		if !m.watchFailed {
+			m.cfg.Log.Warn("Cannot watch some container logs, checking their sizes each containerLogMonitorInterval", "error", err)
 		}
-		m.blind = true
+		m.watchFailed = true
 		return
 	}
 	m.unwatch(l)

@@ -32,7 +32,7 @@ type Writes interface {
 
 // Config configures a Manager.
 type Config struct {
-	Limits
+	Limits  Limits
 	Runtime Runtime
 	// Changed receives every pod whose observed state changed; Newest returns that state.
 	Changed *pod.Inbox[pod.UID]
@@ -45,38 +45,38 @@ type Config struct {
 
 // Manager enforces the limits of logs.
 type Manager struct {
-	Config
+	cfg Config
 
 	// All of these belong to Run's goroutine.
-	began    time.Time
-	writes   Writes // nil without inotify
-	blind    bool   // logged that logs cannot be watched
-	logs     map[pod.ContainerID]*containerLog
-	watches  map[int]*containerLog
-	rotating int
-	tidying  int
-	results  chan result
-	workers  sync.WaitGroup
+	began       time.Time
+	writes      Writes // nil without inotify
+	watchFailed bool   // logged that logs cannot be watched
+	logs        map[pod.ContainerID]*containerLog
+	watches     map[int]*containerLog
+	rotating    int
+	cleaning    int
+	results     chan result
+	workers     sync.WaitGroup
 }
 
 // result is the result of a job.
 type result struct {
 	log      *containerLog
-	rotation bool // or tidying
-	outcome
+	rotation bool // or cleanup
+	outcome  outcome
 }
 
 // New returns a Manager that follows pods once Run is called.
 func New(cfg Config) *Manager {
-	return &Manager{Config: cfg, logs: map[pod.ContainerID]*containerLog{}, watches: map[int]*containerLog{}, results: make(chan result)}
+	return &Manager{cfg: cfg, logs: map[pod.ContainerID]*containerLog{}, watches: map[int]*containerLog{}, results: make(chan result)}
 }
 
 // Run enforces the limits of logs until ctx is done.
 func (m *Manager) Run(ctx context.Context) error {
 	m.began = time.Now()
 	var written <-chan int
-	if writes, err := m.Watch(); err != nil {
-		m.Log.Warn("Cannot watch container logs, checking their sizes each containerLogMonitorInterval", "error", err)
+	if writes, err := m.cfg.Watch(); err != nil {
+		m.cfg.Log.Warn("Cannot watch container logs, checking their sizes each containerLogMonitorInterval", "error", err)
 	} else {
 		m.writes, written = writes, writes.Written()
 		defer writes.Close()
@@ -94,8 +94,8 @@ func (m *Manager) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-timer.C:
-		case <-m.Changed.Wake():
-			for _, uid := range m.Changed.Take() {
+		case <-m.cfg.Changed.Wake():
+			for _, uid := range m.cfg.Changed.Take() {
 				m.follow(uid)
 			}
 		case id, ok := <-written:
@@ -124,35 +124,35 @@ func (m *Manager) finish() {
 
 // follow updates the logs of a pod's running and exited containers.
 func (m *Manager) follow(uid pod.UID) {
-	s, ok := m.Newest(uid)
+	s, ok := m.cfg.Newest(uid)
 	if !ok {
 		s = &pod.Status{}
 	}
-	there := map[pod.ContainerID]bool{}
+	present := map[pod.ContainerID]bool{}
 	for i := range s.Containers {
 		c := &s.Containers[i]
 		runs := c.State == pod.StateRunning
 		if c.LogPath == "" || !runs && c.State != pod.StateExited {
 			continue
 		}
-		there[c.ID] = true
+		present[c.ID] = true
 		l, known := m.logs[c.ID]
 		if !known {
 			l = newContainerLog(s, c)
 			m.logs[c.ID] = l
 			if runs && c.StartedAt.Before(m.began) { // an earlier agent may have been interrupted
-				l.tidyAt = m.began.Add(m.Interval)
+				l.cleanUpAt = m.began.Add(m.cfg.Limits.Interval)
 			}
 			l.inspectAt = m.began
 		}
 		if !runs && !l.exited {
 			m.forget(l)
 			l.exited, l.due = true, false
-			l.inspectAt, l.tidyAt = time.Time{}, m.began
+			l.inspectAt, l.cleanUpAt = time.Time{}, m.began
 		}
 	}
 	for id, l := range m.logs {
-		if l.subject.UID == uid && !there[id] {
+		if l.subject.UID == uid && !present[id] {
 			delete(m.logs, id)
 			m.forget(l)
 			l.cancel()
@@ -166,7 +166,7 @@ func (m *Manager) forget(l *containerLog) {
 		return
 	}
 	if err := m.writes.Forget(l.watch); err != nil {
-		m.Log.Warn("the watch of a log is not given up", "log", l.path, "error", err)
+		m.cfg.Log.Warn("the watch of a log is not given up", "log", l.path, "error", err)
 	}
 	m.unwatch(l)
 }
@@ -193,13 +193,13 @@ func (m *Manager) written(id int) {
 	}
 	m.unwatch(l)
 	if l.inspectAt.IsZero() { // it was idle until now: its growth rate is unknown
-		l.inspectedAt = time.Now()
-		l.inspectAt = onGrid(l.inspectedAt.Add(shortestLook))
+		l.last.at = time.Now()
+		l.inspectAt = roundUp(l.last.at.Add(minInspectInterval))
 	}
 }
 
-// onGrid rounds a time up to the next twentieth of a second, to inspect many logs per wake-up.
-func onGrid(t time.Time) time.Time {
+// roundUp rounds a time up to the next twentieth of a second, to inspect many logs per wake-up.
+func roundUp(t time.Time) time.Time {
 	const grid = time.Second / 20
 	return t.Add(grid - 1).Truncate(grid)
 }
@@ -214,14 +214,14 @@ func (m *Manager) act(ctx context.Context) (next time.Time) {
 		}
 		switch {
 		case l.rotating:
-		case l.due && l.tidying:
+		case l.due && l.cleaning:
 			l.cancel() // its result triggers another act
 		case l.due:
-			if m.rotating < m.Workers {
+			if m.rotating < m.cfg.Limits.Workers {
 				m.startRotating(ctx, l)
 			}
-		case !l.tidying && !l.tidyAt.IsZero() && !l.tidyAt.After(now) && m.tidying < m.Workers:
-			m.startTidying(ctx, l)
+		case !l.cleaning && !l.cleanUpAt.IsZero() && !l.cleanUpAt.After(now) && m.cleaning < m.cfg.Limits.Workers:
+			m.startCleanup(ctx, l)
 		}
 		if at := l.next(now); !at.IsZero() && (next.IsZero() || at.Before(next)) {
 			next = at
@@ -238,70 +238,71 @@ func (m *Manager) startRotating(ctx context.Context, l *containerLog) {
 	m.workers.Go(func() { m.results <- result{l, true, m.rotate(ctx, j)} })
 }
 
-func (m *Manager) startTidying(ctx context.Context, l *containerLog) {
-	m.tidying++
-	l.tidying, l.tidyAt = true, time.Time{}
+func (m *Manager) startCleanup(ctx context.Context, l *containerLog) {
+	m.cleaning++
+	l.cleaning, l.cleanUpAt = true, time.Time{}
 	ctx, l.cancel = context.WithCancel(ctx)
 	j := l.job()
-	m.workers.Go(func() { m.results <- result{l, false, m.tidy(ctx, j)} })
+	m.workers.Go(func() { m.results <- result{l, false, m.cleanUp(ctx, j)} })
 }
 
 // finished handles the result of a job.
 func (m *Manager) finished(r *result) {
 	l, now := r.log, time.Now()
 	if !r.rotation {
-		m.tidying--
+		m.cleaning--
 		l.cancel()
-		l.tidying = false
-		if r.err != nil && !errors.Is(r.err, context.Canceled) && !errors.Is(r.err, fs.ErrNotExist) { // the directory is removed with its pod
-			m.note(l, "the rotated files of the log stay as they are", "", r.err)
+		l.cleaning = false
+		if r.outcome.err != nil && !errors.Is(r.outcome.err, context.Canceled) && !errors.Is(r.outcome.err, fs.ErrNotExist) { // the directory is removed with its pod
+			m.record(l, "the rotated files of the log stay as they are", "", r.outcome.err)
 		}
 		return
 	}
 	m.rotating--
-	l.rotating, l.renamed = false, r.renamed
-	if r.err == nil {
-		l.failures, l.size, l.inspectedAt = 0, 0, now
-		l.inspectAt, l.tidyAt = onGrid(now.Add(nextLook(0, l.rate, m.Limits))), now.Add(m.Interval)
+	l.rotating, l.renamed = false, r.outcome.renamed
+	if r.outcome.err == nil {
+		l.failures, l.last.size, l.last.at = 0, 0, now
+		l.inspectAt, l.cleanUpAt = roundUp(now.Add(inspectDelay(0, l.last.rate, m.cfg.Limits))), now.Add(m.cfg.Limits.Interval)
 	} else {
 		l.failures++
-		l.inspectAt = now.Add(min(m.Interval, time.Second<<min(l.failures-1, 10)))
+		l.inspectAt = now.Add(min(m.cfg.Limits.Interval, time.Second<<min(l.failures-1, 10)))
 		m.recordFailure(l, r)
 	}
-	if r.rotated {
+	if r.outcome.rotated {
 		m.recordRotated(l, now)
 	}
 	if l.exited {
-		l.due, l.inspectAt, l.tidyAt = false, time.Time{}, now
+		l.due, l.inspectAt, l.cleanUpAt = false, time.Time{}, now
 	}
 }
 
-// tellEvery is the minimum interval between journal entries on a log that is rotated repeatedly.
-const tellEvery = 10 * time.Minute
+// recordInterval is the minimum interval between journal entries on a log that is rotated
+// repeatedly.
+const recordInterval = 10 * time.Minute
 
 func (m *Manager) recordRotated(l *containerLog, now time.Time) {
-	if !l.recordedAt.IsZero() && now.Sub(l.recordedAt) < tellEvery {
+	if !l.recordedAt.IsZero() && now.Sub(l.recordedAt) < recordInterval {
 		return
 	}
 	l.recordedAt = now
-	m.note(l, "rotate the log", fmt.Sprintf("it has reached containerLogMaxSize, %d bytes; the last %d files are kept", m.MaxSize, m.MaxFiles), nil)
+	m.record(l, "rotate the log", fmt.Sprintf("it has reached containerLogMaxSize, %d bytes; the last %d files are kept", m.cfg.Limits.MaxSize, m.cfg.Limits.MaxFiles), nil)
 }
 
 // recordFailure records the second consecutive failure: the first may be due to a container that
 // has just exited.
 func (m *Manager) recordFailure(l *containerLog, r *result) {
 	switch {
-	case r.emptied:
-		m.note(l, "empty the log", fmt.Sprintf("it cannot be rotated, and has reached %d bytes", m.total()), r.err)
+	case r.outcome.emptied:
+		m.record(l, "empty the log", fmt.Sprintf("it cannot be rotated, and has reached %d bytes", m.cfg.Limits.total()), r.outcome.err)
 	case l.failures == 2:
-		m.note(l, "the log is not rotated, and grows", "", r.err)
+		m.record(l, "the log is not rotated, and grows", "", r.outcome.err)
 	}
 }
 
-func (m *Manager) note(l *containerLog, decision, why string, err error) {
+func (m *Manager) record(l *containerLog, decision, why string, err error) {
 	e := journal.Entry{Subject: l.subject, Container: l.container, Component: "logs", Decision: decision, Why: why}
 	if err != nil {
 		e.Error = err.Error()
 	}
-	m.Journal.Record(e)
+	m.cfg.Journal.Record(e)
 }

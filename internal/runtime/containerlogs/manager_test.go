@@ -62,7 +62,7 @@ func TestRest(t *testing.T) {
 		}
 		n.settle(time.Minute)
 		for id, l := range n.manager.logs {
-			if !l.inspectAt.IsZero() || !l.tidyAt.IsZero() || !l.watched {
+			if !l.inspectAt.IsZero() || !l.cleanUpAt.IsZero() || !l.watched {
 				t.Errorf("the log of %s is not at rest: %+v", id, l)
 			}
 		}
@@ -146,7 +146,7 @@ func TestFloodFromRest(t *testing.T) {
 		for _, e := range entries {
 			st, err := e.Info()
 			n.must(err)
-			if most := l.MaxSize + rate*int64(2*shortestLook)/int64(time.Second); st.Size() > most {
+			if most := l.MaxSize + rate*int64(2*minInspectInterval)/int64(time.Second); st.Size() > most {
 				t.Errorf("%s has %d bytes, more than %d", e.Name(), st.Size(), most)
 			}
 		}
@@ -486,7 +486,7 @@ func TestFolderGoesWithItsPod(t *testing.T) {
 	} {
 		m := New(Config{Journal: journal.New(slog.New(slog.DiscardHandler))})
 		m.finished(&result{log: &containerLog{subject: about, cancel: func() {}}, outcome: outcome{err: tc.err}})
-		if entries := m.Journal.Read("default", "web"); len(entries) != tc.want {
+		if entries := m.cfg.Journal.Read("default", "web"); len(entries) != tc.want {
 			t.Errorf("%v: %+v", tc.err, entries)
 		}
 	}

@@ -9,9 +9,9 @@ import (
 )
 
 const (
-	// shortestLook is the minimum time between two inspections of one log, and so between two
+	// minInspectInterval is the minimum time between two inspections of one log, and so between two
 	// rotations.
-	shortestLook = 100 * time.Millisecond
+	minInspectInterval = 100 * time.Millisecond
 	// presumedRate is the minimum assumed growth rate in bytes per second: a slow log may become
 	// fast at any time.
 	presumedRate = 10 << 20
@@ -40,15 +40,15 @@ func (l Limits) total() int64 {
 	return l.MaxSize * int64(l.MaxFiles)
 }
 
-// nextLook returns the time until the next inspection of a log of that size and growth rate: it
+// inspectDelay returns the time until the next inspection of a log of that size and growth rate: it
 // will not have reached its limit by then.
-func nextLook(size int64, rate float64, l Limits) time.Duration {
+func inspectDelay(size int64, rate float64, l Limits) time.Duration {
 	seconds := float64(l.MaxSize-size) / max(presumedRate, 2*rate)
-	longest := max(shortestLook, l.Interval)
+	longest := max(minInspectInterval, l.Interval)
 	if seconds >= longest.Seconds() {
 		return longest
 	}
-	return max(shortestLook, time.Duration(seconds*float64(time.Second)))
+	return max(minInspectInterval, time.Duration(seconds*float64(time.Second)))
 }
 
 // file is a part of a log, or the log itself.
@@ -124,7 +124,7 @@ func sortContents(log string, files []file) contents {
 	for _, f := range byStamp {
 		c.parts = append(c.parts, f)
 	}
-	slices.SortFunc(c.parts, func(a, b file) int { return a.part.Compare(b.part.Stamp) })
+	slices.SortFunc(c.parts, func(a, b file) int { return a.part.Stamp.Compare(b.part.Stamp) })
 	slices.Sort(c.debris)
 	return c
 }

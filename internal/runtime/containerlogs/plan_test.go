@@ -23,14 +23,14 @@ func TestNextLook(t *testing.T) {
 		{5 * mi, 10, l, time.Second / 2},        // nearer
 		{0, 50 * mi, l, 100 * time.Millisecond}, // 200 ms, and half of that in case it becomes faster
 		{0, 10 * mi, l, time.Second / 2},
-		{10*mi - 1000, 0, l, shortestLook},
-		{20 * mi, 0, l, shortestLook},
+		{10*mi - 1000, 0, l, minInspectInterval},
+		{20 * mi, 0, l, minInspectInterval},
 		{0, -5 * mi, l, time.Second}, // it was emptied
 		{0, 0, Limits{MaxSize: 1 << 40, Interval: 3 * time.Second}, 3 * time.Second},
 		{0, 0, Limits{MaxSize: math.MaxInt64, Interval: 3 * time.Second}, 3 * time.Second},
-		{0, 0, Limits{MaxSize: 0, Interval: 3 * time.Second}, shortestLook},
+		{0, 0, Limits{MaxSize: 0, Interval: 3 * time.Second}, minInspectInterval},
 	} {
-		if got := nextLook(tc.size, tc.rate, tc.limits); got != tc.want {
+		if got := inspectDelay(tc.size, tc.rate, tc.limits); got != tc.want {
 			t.Errorf("%d bytes at %.0f a second: %v, want %v", tc.size, tc.rate, got, tc.want)
 		}
 	}

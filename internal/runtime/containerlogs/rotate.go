@@ -14,9 +14,9 @@ import (
 	"berth/internal/runtime/logs"
 )
 
-// patience is the number of consecutive failures after which a log that cannot be rotated is
+// maxFailures is the number of consecutive failures after which a log that cannot be rotated is
 // emptied.
-const patience = 3
+const maxFailures = 3
 
 // job is a worker's task for one log.
 type job struct {
@@ -66,7 +66,7 @@ func (m *Manager) rotateIn(ctx context.Context, f *folder, j job) outcome {
 		return outcome{err: err}
 	}
 	if c.live == nil { // an agent was interrupted after the rename, or the file was removed
-		return outcome{err: m.remake(ctx, f, j)}
+		return outcome{err: m.recreate(ctx, f, j)}
 	}
 	part := logs.Part{Stamp: c.newest().Next(time.Now())}.Name(f.log)
 	if err := f.rename(f.log, part); err != nil {
@@ -82,7 +82,7 @@ func (m *Manager) rotateIn(ctx context.Context, f *folder, j job) outcome {
 	case undone != nil:
 		return outcome{err: errors.Join(err, undone), renamed: true}
 	}
-	if j.failures < patience || c.live.size < m.total() {
+	if j.failures < maxFailures || c.live.size < m.cfg.Limits.total() {
 		return outcome{err: err}
 	}
 	for _, p := range c.parts {
@@ -91,8 +91,8 @@ func (m *Manager) rotateIn(ctx context.Context, f *folder, j job) outcome {
 	return outcome{err: errors.Join(err, f.empty()), emptied: true}
 }
 
-// remake makes the runtime create a missing log.
-func (m *Manager) remake(ctx context.Context, f *folder, j job) error {
+// recreate makes the runtime create a missing log.
+func (m *Manager) recreate(ctx context.Context, f *folder, j job) error {
 	if err := m.reopen(ctx, f, j); err != nil {
 		return err
 	}
@@ -111,7 +111,7 @@ func (m *Manager) reopen(ctx context.Context, f *folder, j job) error {
 	}
 	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), reopenLimit, errors.New("no answer"))
 	defer cancel()
-	return m.Runtime.ReopenContainerLog(cri.WithPod(ctx, j.uid), j.id)
+	return m.cfg.Runtime.ReopenContainerLog(cri.WithPod(ctx, j.uid), j.id)
 }
 
 // reopenLimit is the timeout of one call: a stuck container delays the logs of others no longer.
@@ -134,17 +134,17 @@ func (m *Manager) prune(f *folder, j job) error {
 // container has its own limit.
 func (m *Manager) bounded(c *contents, j job) (files []file, most int, total int64) {
 	if j.runs || c.live == nil {
-		return c.parts, m.MaxFiles - 1, m.total()
+		return c.parts, m.cfg.Limits.MaxFiles - 1, m.cfg.Limits.total()
 	}
-	return append(c.parts, *c.live), m.MaxFiles, m.total()
+	return append(c.parts, *c.live), m.cfg.Limits.MaxFiles, m.cfg.Limits.total()
 }
 
-// tidy compresses the parts of a log, and cuts a file that has outgrown all limits before it could
-// be rotated.
+// cleanUp compresses the parts of a log, and cuts a file that has outgrown all limits before it
+// could be rotated.
 //
 // Differs from the kubelet: it compresses the parts of the last rotation just before the next one,
 // and never inspects the log of an exited container.
-func (m *Manager) tidy(ctx context.Context, j job) outcome {
+func (m *Manager) cleanUp(ctx context.Context, j job) outcome {
 	f, err := openFolder(j.path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return outcome{} // a container without a log, or one that is being removed
@@ -153,10 +153,10 @@ func (m *Manager) tidy(ctx context.Context, j job) outcome {
 		return outcome{err: err}
 	}
 	defer f.Close()
-	return outcome{err: m.tidyIn(ctx, f, j)}
+	return outcome{err: m.cleanUpIn(ctx, f, j)}
 }
 
-func (m *Manager) tidyIn(ctx context.Context, f *folder, j job) error {
+func (m *Manager) cleanUpIn(ctx context.Context, f *folder, j job) error {
 	c, err := f.read()
 	if err != nil {
 		return err

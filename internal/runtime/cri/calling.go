@@ -17,18 +17,18 @@ import (
 	"berth/internal/record/span"
 )
 
-// calls intercepts every call: it sets the deadline, traces and counts the call, and tracks it
+// Calls intercepts every call: it sets the deadline, traces and counts the call, and tracks it
 // while it is active.
-type calls struct {
+type Calls struct {
 	timeout time.Duration // of an ordinary call
 	metrics *metrics
 
-	mu       sync.Mutex
-	underWay map[*call]bool // guarded by mu; those for pods
+	mu     sync.Mutex
+	active map[*call]bool // guarded by mu; those for pods
 }
 
 // intercept returns the interceptor for the calls to a server; server is its name in errors.
-func (c *calls) intercept(server string) grpc.UnaryClientInterceptor {
+func (c *Calls) intercept(server string) grpc.UnaryClientInterceptor {
 	return func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 		op := method[strings.LastIndexByte(method, '/')+1:]
 		if err := ctx.Err(); err != nil {
@@ -39,7 +39,7 @@ func (c *calls) intercept(server string) grpc.UnaryClientInterceptor {
 		limit := computeLimit(op, req, c.timeout)
 		ctx, cancel := limit.bound(ctx, began)
 		defer cancel()
-		defer c.begin(ctx, op, began.Add(limit.asked), req)()
+		defer c.begin(ctx, op, began.Add(limit.requested), req)()
 		ctx, ended := span.Start(ctx, span.Client, strings.TrimPrefix(method, "/"), span.Attribute{Key: "rpc.system", Value: "grpc"}, span.Attribute{Key: "rpc.method", Value: op})
 		if parent := span.Parent(ctx); parent != "" {
 			ctx = metadata.AppendToOutgoingContext(ctx, "traceparent", parent)
@@ -83,42 +83,42 @@ func WithPod(ctx context.Context, uid pod.UID) context.Context {
 
 // begin tracks a call, if it is for a pod and has a deadline; a response is expected at since. The
 // returned function removes it.
-func (c *calls) begin(ctx context.Context, op string, since time.Time, req any) (end func()) {
+func (c *Calls) begin(ctx context.Context, op string, since time.Time, req any) (end func()) {
 	uid, known := ctx.Value(podKey{}).(pod.UID)
 	until, limited := ctx.Deadline()
 	if !known || !limited {
 		return func() {}
 	}
-	made := &call{uid: uid, Wait: Wait{Call: op, Since: since, Until: until}}
+	active := &call{uid: uid, Wait: Wait{Call: op, Since: since, Until: until}}
 	switch r := req.(type) {
 	case *runtimeapi.CreateContainerRequest:
-		made.Container = r.GetConfig().GetMetadata().GetName()
+		active.Container = r.GetConfig().GetMetadata().GetName()
 	case interface{ GetContainerId() string }:
-		made.id = r.GetContainerId()
+		active.id = r.GetContainerId()
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.underWay[made] = true
+	c.active[active] = true
 	return func() {
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		delete(c.underWay, made)
+		delete(c.active, active)
 	}
 }
 
 // Waits returns the calls for a pod that the runtime has not answered, the oldest first. Container
 // names are taken from observed.
-func (c *calls) Waits(observed *pod.Status) []Wait {
+func (c *Calls) Waits(observed *pod.Status) []Wait {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	var out []Wait
-	for made := range c.underWay {
-		if made.uid != observed.UID {
+	for active := range c.active {
+		if active.uid != observed.UID {
 			continue
 		}
-		w := made.Wait
+		w := active.Wait
 		for i := range observed.Containers {
-			if cs := &observed.Containers[i]; made.id == string(cs.ID) {
+			if cs := &observed.Containers[i]; active.id == string(cs.ID) {
 				w.Container = cs.Name
 			}
 		}

@@ -55,20 +55,19 @@ type Config struct {
 	Metrics prometheus.Registerer
 }
 
-// Client calls one runtime: pods and containers by its own methods, the rest by its embedded types.
-// All methods are safe for concurrent use. Errors carry a class (see errors.go).
+// Client calls one runtime: pods and containers by its own methods, the rest by its fields. All
+// methods are safe for concurrent use. Errors carry a class (see errors.go).
 //
 // Calls that change the runtime's state are not cancelled with their context: containerd keeps the
 // name of a cancelled RunPodSandbox or CreateContainer reserved for a while, so that a cancelled
 // call costs more than a completed one. A pass is cancelled between calls. StopContainer, ExecSync
 // and PullImage are the exceptions.
 type Client struct {
-	*Images
-	*Streaming
-	*Observer
-	*Tasks
-	*Snapshots
-	*calls
+	Images    *Images
+	Streaming *Streaming
+	Observer  *Observer
+	Tasks     *Tasks
+	Calls     *Calls
 
 	runtime          runtimeapi.RuntimeServiceClient
 	recordedHandlers map[string]string
@@ -80,8 +79,8 @@ func New(cfg Config) (*Client, error) {
 	if cfg.Timeout == 0 {
 		cfg.Timeout = DefaultTimeout
 	}
-	calls := &calls{timeout: cfg.Timeout, metrics: newMetrics(cfg.Metrics), underWay: map[*call]bool{}}
-	c := &Client{calls: calls, recordedHandlers: cfg.RecordedHandlers}
+	calls := &Calls{timeout: cfg.Timeout, metrics: newMetrics(cfg.Metrics), active: map[*call]bool{}}
+	c := &Client{Calls: calls, recordedHandlers: cfg.RecordedHandlers}
 	pool, err := c.newPool(runtimeServer, cfg.Endpoint, cfg.Dial)
 	if err != nil {
 		return nil, err
@@ -99,17 +98,18 @@ func New(cfg Config) (*Client, error) {
 	}
 	c.close = append(c.close, events.Close)
 	c.runtime = runtimeapi.NewRuntimeServiceClient(pool)
-	c.Images = &Images{service: runtimeapi.NewImageServiceClient(images), runtime: c.runtime}
+	c.Images = &Images{
+		service: runtimeapi.NewImageServiceClient(images), runtime: c.runtime, snapshots: snapshotsapi.NewSnapshotsClient(pool),
+	}
 	c.Streaming = &Streaming{c.runtime}
 	c.Observer = &Observer{runtime: c.runtime, events: runtimeapi.NewRuntimeServiceClient(events), timeout: cfg.Timeout}
 	c.Tasks = &Tasks{tasksapi.NewTasksClient(pool)}
-	c.Snapshots = &Snapshots{snapshotsapi.NewSnapshotsClient(pool)}
 	return c, nil
 }
 
-func (c *Client) newPool(what, endpoint string, dial Dialer) (*connPool, error) {
+func (c *Client) newPool(server, endpoint string, dial Dialer) (*connPool, error) {
 	pool, err := newConnPool(func(idle time.Duration) (*grpc.ClientConn, error) {
-		return connect(what, endpoint, dial, c.calls.intercept(what), idle)
+		return connect(server, endpoint, dial, c.Calls.intercept(server), idle)
 	})
 	if err != nil {
 		return nil, err
@@ -119,12 +119,12 @@ func (c *Client) newPool(what, endpoint string, dial Dialer) (*connPool, error) 
 }
 
 // connect returns a connection to a socket, which closes after it was idle for that time and
-// reconnects on use, 0: never; what is the server's name in errors.
-func connect(what, endpoint string, dial Dialer, intercept grpc.UnaryClientInterceptor, idle time.Duration) (*grpc.ClientConn, error) {
+// reconnects on use, 0: never; server is the server's name in errors.
+func connect(server, endpoint string, dial Dialer, intercept grpc.UnaryClientInterceptor, idle time.Duration) (*grpc.ClientConn, error) {
 	if dial == nil {
 		path, ok := strings.CutPrefix(endpoint, "unix://")
 		if !ok && !strings.HasPrefix(endpoint, "/") {
-			return nil, fmt.Errorf("%s endpoint %q: not a unix socket; use unix:///path/to.sock", what, endpoint)
+			return nil, fmt.Errorf("%s endpoint %q: not a unix socket; use unix:///path/to.sock", server, endpoint)
 		}
 		dial = func(ctx context.Context, _ string) (net.Conn, error) {
 			var d net.Dialer
@@ -144,7 +144,7 @@ func connect(what, endpoint string, dial Dialer, intercept grpc.UnaryClientInter
 			MinConnectTimeout: 5 * time.Second,
 		}))
 	if err != nil {
-		return nil, fmt.Errorf("%s endpoint %q: %w", what, endpoint, err)
+		return nil, fmt.Errorf("%s endpoint %q: %w", server, endpoint, err)
 	}
 	return conn, nil
 }

@@ -41,8 +41,8 @@ func newConnPool(open func(idle time.Duration) (*grpc.ClientConn, error)) (*conn
 	return &connPool{open: open, all: []*pooledConn{{conn: first}}}, nil
 }
 
-// take returns a connection with capacity for a call, and the function that releases it.
-func (p *connPool) take() (conn *grpc.ClientConn, leave func(), err error) {
+// acquire returns a connection with capacity for a call, and the function that releases it.
+func (p *connPool) acquire() (conn *grpc.ClientConn, release func(), err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	var with *pooledConn
@@ -74,11 +74,11 @@ func (p *connPool) take() (conn *grpc.ClientConn, leave func(), err error) {
 
 // Invoke implements grpc.ClientConnInterface.
 func (p *connPool) Invoke(ctx context.Context, method string, args, reply any, opts ...grpc.CallOption) error {
-	conn, leave, err := p.take()
+	conn, release, err := p.acquire()
 	if err != nil {
 		return err
 	}
-	defer leave()
+	defer release()
 	return conn.Invoke(ctx, method, args, reply, opts...)
 }
 

@@ -34,7 +34,7 @@ func TestManyCallsAtATime(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer c.Close()
-		r.Hang("PodSandboxStatus", 100)
+		r.Calls.Hang("PodSandboxStatus", 100)
 		hanging, end := context.WithCancel(t.Context())
 		var wait sync.WaitGroup
 		for range 100 {
@@ -55,7 +55,7 @@ func TestManyCallsAtATime(t *testing.T) {
 				if _, err := c.RunPodSandbox(t.Context(), cfg, ""); err != nil {
 					t.Error(err)
 				}
-				if s, err := c.ReadPod(t.Context(), pod.UID(uid), nil, nil); err != nil || len(s.Sandboxes) != 1 {
+				if s, err := c.Observer.ReadPod(t.Context(), pod.UID(uid), nil, nil); err != nil || len(s.Sandboxes) != 1 {
 					t.Errorf("pod %d: %v, %v", i, s, err)
 				}
 			})

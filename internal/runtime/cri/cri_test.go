@@ -94,15 +94,15 @@ func TestErrorClasses(t *testing.T) {
 		if _, err := c.RunPodSandbox(ctx, sandboxConfig("a"), ""); !errors.Is(err, cri.ErrNameReserved) {
 			t.Errorf("same name: %v", err)
 		}
-		fake.Fail("Status", 1, status.Error(codes.Unimplemented, "no"))
+		fake.Calls.Fail("Status", 1, status.Error(codes.Unimplemented, "no"))
 		if _, err := c.Status(ctx); !errors.Is(err, cri.ErrUnimplemented) {
 			t.Errorf("unimplemented: %v", err)
 		}
-		fake.Hang("Status", 1)
+		fake.Calls.Hang("Status", 1)
 		if _, err := c.Status(ctx); !errors.Is(err, cri.ErrTimeout) {
 			t.Errorf("hanging: %v", err)
 		}
-		fake.Fail("Status", 1, status.Error(codes.Unknown, "the words"))
+		fake.Calls.Fail("Status", 1, status.Error(codes.Unknown, "the words"))
 		if _, err := c.Status(ctx); err == nil || cri.Message(err) != "the words" || err.Error() != "Status: the words" {
 			t.Errorf("unknown: %v", err)
 		}
@@ -116,7 +116,7 @@ func TestErrorClasses(t *testing.T) {
 func TestMutatingCallsAreNotCancelledHalfWay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fake, c := connect(t)
-		fake.SetLatency("RunPodSandbox", time.Second)
+		fake.Calls.SetLatency("RunPodSandbox", time.Second)
 		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 		defer cancel()
 		id, err := c.RunPodSandbox(ctx, sandboxConfig("a"), "")
@@ -126,7 +126,7 @@ func TestMutatingCallsAreNotCancelledHalfWay(t *testing.T) {
 		if _, err := c.RunPodSandbox(ctx, sandboxConfig("b"), ""); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("a call whose context has ended was made: %v", err)
 		}
-		fake.SetLatency("Status", time.Second)
+		fake.Calls.SetLatency("Status", time.Second)
 		ctx, cancel = context.WithTimeout(t.Context(), 100*time.Millisecond)
 		defer cancel()
 		if _, err := c.Status(ctx); err == nil {
@@ -139,7 +139,7 @@ func TestReadPod(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fake, c := connect(t)
 		ctx := t.Context()
-		empty, err := c.ReadPod(ctx, "a", nil, nil)
+		empty, err := c.Observer.ReadPod(ctx, "a", nil, nil)
 		if err != nil || len(empty.Sandboxes)+len(empty.Containers) != 0 {
 			t.Fatalf("unknown pod: %+v, %v", empty, err)
 		}
@@ -165,7 +165,7 @@ func TestReadPod(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		created, err := c.ReadPod(ctx, "a", nil, nil)
+		created, err := c.Observer.ReadPod(ctx, "a", nil, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -180,34 +180,34 @@ func TestReadPod(t *testing.T) {
 		if err := c.StartContainer(ctx, id); err != nil {
 			t.Fatal(err)
 		}
-		running, err := c.ReadPod(ctx, "a", created, nil)
+		running, err := c.Observer.ReadPod(ctx, "a", created, nil)
 		if err != nil || running.FindContainer("c").State != pod.StateRunning || running.FindContainer("c").StartedAt.IsZero() {
 			t.Fatalf("got %+v, %v", running, err)
 		}
-		fake.ResetCalls()
-		if _, err := c.ReadPod(ctx, "a", running, nil); err != nil {
+		fake.Calls.Reset()
+		if _, err := c.Observer.ReadPod(ctx, "a", running, nil); err != nil {
 			t.Fatal(err)
 		}
-		if n := len(fake.Calls()); n != 2 {
+		if n := len(fake.Calls.All()); n != 2 {
 			t.Errorf("%d calls to read a pod in which nothing changed, want the two lists", n)
 		}
-		all, err := c.ListPods(ctx)
+		all, err := c.Observer.ListPods(ctx)
 		if err != nil || all["a"] == nil || !all["a"].Matches(running) || all["a"].Matches(created) {
 			t.Fatalf("got %+v, %v", all, err)
 		}
-		fake.ResetCalls()
-		first, err := c.ReadPod(ctx, "a", nil, all["a"])
+		fake.Calls.Reset()
+		first, err := c.Observer.ReadPod(ctx, "a", nil, all["a"])
 		if err != nil {
 			t.Fatal(err)
 		}
 		if diff := cmp.Diff(running, first, cmpopts.IgnoreFields(pod.Status{}, "ReadAt")); diff != "" || !first.ReadAt.Equal(all["a"].ListedAt) {
 			t.Errorf("read from the lists at %v (-read on its own +read from the lists): %s", first.ReadAt, diff)
 		}
-		if n := len(fake.Calls()); n != 2 {
+		if n := len(fake.Calls.All()); n != 2 {
 			t.Errorf("%d calls to read a pod that was listed, want a status of its sandbox and one of its container", n)
 		}
 		fake.Kill("c", 7)
-		exited, err := c.ReadPod(ctx, "a", running, nil)
+		exited, err := c.Observer.ReadPod(ctx, "a", running, nil)
 		if err != nil || exited.FindContainer("c").ExitCode != 7 || exited.FindContainer("c").FinishedAt.IsZero() {
 			t.Fatalf("got %+v, %v", exited, err)
 		}
@@ -222,13 +222,13 @@ func TestReadPodWithoutListedTimes(t *testing.T) {
 		if _, err := c.RunPodSandbox(t.Context(), sandboxConfig("a"), ""); err != nil {
 			t.Fatal(err)
 		}
-		all, err := c.ListPods(t.Context())
+		all, err := c.Observer.ListPods(t.Context())
 		if err != nil || all["a"] == nil {
 			t.Fatalf("got %+v, %v", all, err)
 		}
 		want := fake.SandboxesOf("a")[0].CreatedAt
 		for _, listed := range []*cri.RuntimePod{nil, all["a"]} {
-			got, err := c.ReadPod(t.Context(), "a", nil, listed)
+			got, err := c.Observer.ReadPod(t.Context(), "a", nil, listed)
 			if err != nil || len(got.Sandboxes) != 1 || !got.Sandboxes[0].CreatedAt.Equal(want) {
 				t.Errorf("listed %+v: got %+v, %v, want a sandbox made at %v", listed, got, err, want)
 			}
@@ -243,7 +243,7 @@ func TestEventsWaitForTheRuntime(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		opened, uids, done := make(chan struct{}, 1), make(chan pod.UID, 10), make(chan error, 1)
 		go func() {
-			done <- c.Events(ctx, func() { opened <- struct{}{} }, func(uid pod.UID) { uids <- uid })
+			done <- c.Observer.Events(ctx, func() { opened <- struct{}{} }, func(uid pod.UID) { uids <- uid })
 		}()
 		time.Sleep(time.Minute)
 		fake.Serve()
@@ -262,7 +262,7 @@ func TestEventsWaitForTheRuntime(t *testing.T) {
 	})
 	synctest.Test(t, func(t *testing.T) {
 		_, c := connect(t, critest.WithoutEvents())
-		if err := c.Events(t.Context(), func() {}, func(pod.UID) {}); !errors.Is(err, cri.ErrUnimplemented) {
+		if err := c.Observer.Events(t.Context(), func() {}, func(pod.UID) {}); !errors.Is(err, cri.ErrUnimplemented) {
 			t.Errorf("a runtime without events: %v", err)
 		}
 	})
@@ -294,7 +294,7 @@ func TestImageEndpoint(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if list, err := c.ListImages(t.Context()); err != nil || len(list) != 1 {
+	if list, err := c.Images.ListImages(t.Context()); err != nil || len(list) != 1 {
 		t.Errorf("images %v, %v; want that of the image service", list, err)
 	}
 	if _, err := c.RunPodSandbox(t.Context(), sandboxConfig("u1"), ""); err != nil {

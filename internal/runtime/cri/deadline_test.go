@@ -84,7 +84,7 @@ func TestNoAnswer(t *testing.T) {
 					ctx, cancel = context.WithCancel(ctx)
 					time.AfterFunc(tc.cancel, cancel)
 				}
-				err = c.calls.intercept(runtimeServer)(ctx, "/runtime.v1.RuntimeService/"+tc.method, tc.req, nil, nil, func(context.Context, string, any, any, *grpc.ClientConn, ...grpc.CallOption) error {
+				err = c.Calls.intercept(runtimeServer)(ctx, "/runtime.v1.RuntimeService/"+tc.method, tc.req, nil, nil, func(context.Context, string, any, any, *grpc.ClientConn, ...grpc.CallOption) error {
 					time.Sleep(tc.after)
 					return tc.err
 				})
@@ -122,7 +122,7 @@ func TestWaits(t *testing.T) {
 			t.Fatal(err)
 		}
 		call := func(ctx context.Context, method string, req any) {
-			err := c.calls.intercept(runtimeServer)(ctx, "/runtime.v1.RuntimeService/"+method, req, nil, nil, func(context.Context, string, any, any, *grpc.ClientConn, ...grpc.CallOption) error {
+			err := c.Calls.intercept(runtimeServer)(ctx, "/runtime.v1.RuntimeService/"+method, req, nil, nil, func(context.Context, string, any, any, *grpc.ClientConn, ...grpc.CallOption) error {
 				time.Sleep(time.Minute)
 				return nil
 			})
@@ -145,12 +145,12 @@ func TestWaits(t *testing.T) {
 			{Call: "RunPodSandbox", Since: began, Until: began.Add(4 * time.Minute)},
 			{Call: "StopContainer", Container: "side", Since: began.Add(30 * time.Second), Until: began.Add(150 * time.Second)},
 		}
-		if diff := cmp.Diff(want, c.Waits(observed)); diff != "" {
+		if diff := cmp.Diff(want, c.Calls.Waits(observed)); diff != "" {
 			t.Errorf("(-want +got)\n%s", diff)
 		}
 		time.Sleep(time.Minute)
 		synctest.Wait()
-		if w := c.Waits(observed); len(w) != 0 {
+		if w := c.Calls.Waits(observed); len(w) != 0 {
 			t.Errorf("answered, and still waited for: %v", w)
 		}
 		if err := c.Close(); err != nil {
@@ -174,21 +174,21 @@ func TestComputeLimit(t *testing.T) {
 	for _, c := range []struct {
 		op              string
 		req             any
-		time, asked     time.Duration
+		time, requested time.Duration
 		forever, finish bool
 	}{
 		{op: "Status", time: time.Minute},
 		{op: "RunPodSandbox", time: 2 * time.Minute, finish: true},
 		{op: "CreateContainer", time: time.Minute, finish: true},
-		{op: "StopContainer", req: &runtimeapi.StopContainerRequest{Timeout: 7}, time: 67 * time.Second, asked: 7 * time.Second},
-		{op: "ExecSync", req: &runtimeapi.ExecSyncRequest{Timeout: 7}, time: 67 * time.Second, asked: 7 * time.Second},
+		{op: "StopContainer", req: &runtimeapi.StopContainerRequest{Timeout: 7}, time: 67 * time.Second, requested: 7 * time.Second},
+		{op: "ExecSync", req: &runtimeapi.ExecSyncRequest{Timeout: 7}, time: 67 * time.Second, requested: 7 * time.Second},
 		{op: "ExecSync", req: &runtimeapi.ExecSyncRequest{}, time: time.Minute, forever: true},
 		{op: "CheckpointContainer", req: &runtimeapi.CheckpointContainerRequest{Timeout: 30}, time: time.Minute},
-		{op: "CheckpointContainer", req: &runtimeapi.CheckpointContainerRequest{Timeout: 90}, time: 90 * time.Second, asked: 30 * time.Second},
+		{op: "CheckpointContainer", req: &runtimeapi.CheckpointContainerRequest{Timeout: 90}, time: 90 * time.Second, requested: 30 * time.Second},
 		{op: "PullImage", time: time.Minute, forever: true},
 	} {
 		got := computeLimit(c.op, c.req, time.Minute)
-		if got.time != c.time || got.asked != c.asked || got.unlimited != c.forever || got.finishes != c.finish {
+		if got.time != c.time || got.requested != c.requested || got.unlimited != c.forever || got.finishes != c.finish {
 			t.Errorf("%s %v: got %+v", c.op, c.req, got)
 		}
 	}

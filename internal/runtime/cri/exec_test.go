@@ -20,7 +20,7 @@ import (
 // running starts a container whose commands take so long.
 func running(t *testing.T, fake *critest.Runtime, c *cri.Client, takes time.Duration) pod.ContainerID {
 	t.Helper()
-	fake.SetProgram("c", critest.Program{Exec: func([]string) critest.ExecResult { return critest.ExecResult{Stdout: "done", Takes: takes} }})
+	fake.Programs.Set("c", critest.Program{Exec: func([]string) critest.ExecResult { return critest.ExecResult{Stdout: "done", Takes: takes} }})
 	sb, err := c.RunPodSandbox(t.Context(), sandboxConfig("a"), "")
 	if err != nil {
 		t.Fatal(err)
@@ -60,7 +60,7 @@ func TestExecSync(t *testing.T) {
 				stop := time.AfterFunc(tc.limit, cancel)
 				defer stop.Stop()
 				began := time.Now()
-				resp, err := c.ExecSync(ctx, &runtimeapi.ExecSyncRequest{ContainerId: string(id), Cmd: []string{"x"}, Timeout: tc.timeout})
+				resp, err := c.Streaming.ExecSync(ctx, &runtimeapi.ExecSyncRequest{ContainerId: string(id), Cmd: []string{"x"}, Timeout: tc.timeout})
 				if !errors.Is(err, tc.want) || (err == nil && string(resp.Stdout) != "done") {
 					t.Errorf("got %v, %v, want %v", resp, err, tc.want)
 				}

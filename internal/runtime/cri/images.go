@@ -5,15 +5,18 @@ import (
 	"errors"
 	"strings"
 
+	snapshotsapi "github.com/containerd/containerd/api/services/snapshots/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/pod"
 )
 
-// Images calls the image service, and lists the users of images.
+// Images calls the image service, lists the users of images, and locates the writable layers on top
+// of them.
 type Images struct {
-	service runtimeapi.ImageServiceClient
-	runtime runtimeapi.RuntimeServiceClient
+	service   runtimeapi.ImageServiceClient
+	runtime   runtimeapi.RuntimeServiceClient
+	snapshots snapshotsapi.SnapshotsClient
 }
 
 // ImageStatus returns the image, or nil if the runtime does not have it.

@@ -16,9 +16,9 @@ type rule struct {
 	twice bool
 	// unlimited: the call has no deadline except its context's.
 	unlimited bool
-	// asked returns the time that the request itself requires, in addition to the ordinary timeout;
-	// negative means unlimited.
-	asked func(req any, ordinary time.Duration) time.Duration
+	// requested returns the time that the request itself requires, in addition to the ordinary
+	// timeout; negative means unlimited.
+	requested func(req any, ordinary time.Duration) time.Duration
 }
 
 // rules are the calls that are not ordinary, by method name.
@@ -29,11 +29,11 @@ var rules = map[string]rule{
 	"UpdatePodSandboxResources": {finishes: true},
 	"CreateContainer":           {finishes: true},
 	"StartContainer":            {finishes: true},
-	"StopContainer":             {asked: gracePeriod},
+	"StopContainer":             {requested: gracePeriod},
 	"RemoveContainer":           {finishes: true},
 	"UpdateContainerResources":  {finishes: true},
-	"CheckpointContainer":       {asked: checkpointTime},
-	"ExecSync":                  {asked: commandTime},
+	"CheckpointContainer":       {requested: checkpointTime},
+	"ExecSync":                  {requested: commandTime},
 	"PullImage":                 {unlimited: true}, // the size of an image is not known in advance
 	"RemoveImage":               {finishes: true},
 }
@@ -58,8 +58,8 @@ func checkpointTime(req any, ordinary time.Duration) time.Duration {
 // limit is the time limit of one call.
 type limit struct {
 	rule
-	time  time.Duration
-	asked time.Duration // the part of it that the request requires: no response is expected before
+	time      time.Duration
+	requested time.Duration // the part of it that the request requires: no response is expected before
 }
 
 // computeLimit returns the limit of a call, given the ordinary timeout.
@@ -68,13 +68,13 @@ func computeLimit(op string, req any, ordinary time.Duration) limit {
 	if l.twice {
 		l.time *= 2
 	}
-	if l.rule.asked == nil {
+	if l.rule.requested == nil {
 		return l
 	}
-	if l.asked = l.rule.asked(req, ordinary); l.asked < 0 {
-		l.asked, l.unlimited = 0, true
+	if l.requested = l.rule.requested(req, ordinary); l.requested < 0 {
+		l.requested, l.unlimited = 0, true
 	}
-	l.time += l.asked
+	l.time += l.requested
 	return l
 }
 

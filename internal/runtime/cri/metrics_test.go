@@ -27,11 +27,11 @@ func TestMetrics(t *testing.T) {
 		if _, err := c.RunPodSandbox(t.Context(), sandboxConfig("a"), ""); err != nil {
 			t.Fatal(err)
 		}
-		fake.Fail("RunPodSandbox", 1, status.Error(codes.Unknown, "no network"))
+		fake.Calls.Fail("RunPodSandbox", 1, status.Error(codes.Unknown, "no network"))
 		if _, err := c.RunPodSandbox(t.Context(), sandboxConfig("b"), ""); err == nil {
 			t.Fatal("it was to fail")
 		}
-		fake.Fail("RunPodSandbox", 1, status.Error(codes.Unknown, "no ids"))
+		fake.Calls.Fail("RunPodSandbox", 1, status.Error(codes.Unknown, "no ids"))
 		own := sandboxConfig("c")
 		own.Linux = &runtimeapi.LinuxPodSandboxConfig{SecurityContext: &runtimeapi.LinuxSandboxSecurityContext{
 			NamespaceOptions: &runtimeapi.NamespaceOption{UsernsOptions: &runtimeapi.UserNamespace{Mode: runtimeapi.NamespaceMode_POD}},
@@ -39,12 +39,12 @@ func TestMetrics(t *testing.T) {
 		if _, err := c.RunPodSandbox(t.Context(), own, ""); err == nil {
 			t.Fatal("it was to fail")
 		}
-		fake.AddToRegistry(critest.RegistryImage{Image: critest.Image{Name: "registry.example/app:1"}})
-		if _, err := c.PullImage(t.Context(), &runtimeapi.ImageSpec{Image: "registry.example/app:1"}, nil, nil); err != nil {
+		fake.Images.AddToRegistry(critest.RegistryImage{Image: critest.Image{Name: "registry.example/app:1"}})
+		if _, err := c.Images.PullImage(t.Context(), &runtimeapi.ImageSpec{Image: "registry.example/app:1"}, nil, nil); err != nil {
 			t.Fatal(err)
 		}
-		fake.Fail("PullImage", 1, status.Error(codes.Unknown, "no route"))
-		if _, err := c.PullImage(t.Context(), &runtimeapi.ImageSpec{Image: "registry.example/app:1"}, nil, nil); err == nil {
+		fake.Calls.Fail("PullImage", 1, status.Error(codes.Unknown, "no route"))
+		if _, err := c.Images.PullImage(t.Context(), &runtimeapi.ImageSpec{Image: "registry.example/app:1"}, nil, nil); err == nil {
 			t.Fatal("it was to fail")
 		}
 		metricstest.Expect(t, registry, map[string]float64{

@@ -11,8 +11,8 @@ var plainCalls = map[string]bool{"RunPodSandbox": true, "CreateContainer": true,
 
 // plainText explains a runtime error to users: the cause and the remedy.
 type plainText struct {
-	said *regexp.Regexp
-	text string // "$1" is the first submatch, "$2" the second
+	pattern *regexp.Regexp
+	text    string // "$1" is the first submatch, "$2" the second
 }
 
 // plainTexts are tried in order; the first match is used.
@@ -38,8 +38,8 @@ const registryHint = "tell the runtime in a hosts.toml for it (docs/images.md#re
 // plain prefixes the runtime's message with its explanation, if there is one.
 func plain(text string) string {
 	for _, p := range plainTexts {
-		if m := p.said.FindStringSubmatchIndex(text); m != nil {
-			meaning := p.said.ExpandString(nil, p.text, text, m)
+		if m := p.pattern.FindStringSubmatchIndex(text); m != nil {
+			meaning := p.pattern.ExpandString(nil, p.text, text, m)
 			return fmt.Sprintf("%s (%s)", meaning, text)
 		}
 	}

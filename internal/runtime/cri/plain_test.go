@@ -12,7 +12,7 @@ func TestPlain(t *testing.T) {
 	resolve := func(image, url, why string) string {
 		return `failed to pull and unpack image "` + image + `": failed to resolve reference "` + image + `": failed to do request: Head "` + url + `": ` + why
 	}
-	for _, tc := range []struct{ name, said, want string }{
+	for _, tc := range []struct{ name, pattern, want string }{
 		{"no program", created + `error during container init: exec: "helo": executable file not found in $PATH`, `the image has no program "helo": correct the container's command`},
 		{"no program at a path", created + `error during container init: exec: "/bin/helo": stat /bin/helo: no such file or directory`, `the image has no program "/bin/helo", or not the`},
 		{"no interpreter", created + `exec: "/run.sh": no such file or directory`, `the image has no program "/run.sh", or not the interpreter`},
@@ -35,13 +35,13 @@ func TestPlain(t *testing.T) {
 		{"anything else", "container runtime is down", ""},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			got := plain(tc.said)
+			got := plain(tc.pattern)
 			switch {
 			case tc.want == "":
-				if got != tc.said {
+				if got != tc.pattern {
 					t.Errorf("got %q, want it as it was", got)
 				}
-			case !strings.HasPrefix(got, tc.want), !strings.HasSuffix(got, " ("+tc.said+")"):
+			case !strings.HasPrefix(got, tc.want), !strings.HasSuffix(got, " ("+tc.pattern+")"):
 				t.Errorf("got  %q\nwant %q, and what was said behind it", got, tc.want)
 			}
 		})

@@ -11,13 +11,11 @@ import (
 	"berth/internal/pod"
 )
 
-// Snapshots locates the files of containers through containerd's snapshots service.
-type Snapshots struct{ service snapshotsapi.SnapshotsClient }
-
-// UpperDir returns the writable layer of a container: the upper directory of its overlay. It is ""
-// for a container that has none, and for a runtime without a snapshots service.
-func (s *Snapshots) UpperDir(ctx context.Context, id pod.ContainerID) (string, error) {
-	r, err := s.service.Mounts(inNamespace(ctx), &snapshotsapi.MountsRequest{Snapshotter: "overlayfs", Key: string(id)})
+// UpperDir returns the writable layer of a container: the upper directory of its overlay, from
+// containerd's snapshots service. It is "" for a container that has none, and for a runtime without
+// that service.
+func (i *Images) UpperDir(ctx context.Context, id pod.ContainerID) (string, error) {
+	r, err := i.snapshots.Mounts(inNamespace(ctx), &snapshotsapi.MountsRequest{Snapshotter: "overlayfs", Key: string(id)})
 	if errors.Is(err, ErrUnimplemented) {
 		err = nil
 	}

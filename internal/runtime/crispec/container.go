@@ -34,15 +34,33 @@ type Container struct {
 	// RecursiveReadOnly: the runtime supports recursive read-only mounts. Required only if
 	// WantsRecursiveReadOnly.
 	RecursiveReadOnly bool
-	// HostsFile is the managed /etc/hosts, or "" for none; TerminationLog the host path of the
-	// termination message file.
-	HostsFile, TerminationLog string
+	// Files are the agent's files of the container.
+	Files HostFiles
 	// User is the image's user; not required if the pod sets one (RunAsUser).
 	User ImageUser
 	// Users is the host ID range of a pod with a user namespace; nil for one without.
 	Users *userns.Range
 	// VolumeGroups are the supplemental groups that the pod's volumes require.
 	VolumeGroups []int64
+	// Node are the settings of the node.
+	Node NodeSettings
+	// Assigned are the node resources assigned to the container.
+	Assigned Assigned
+	// Target is the container whose processes an ephemeral container sees; "" for none.
+	Target pod.ContainerID
+}
+
+// HostFiles are host paths of files of a container; "" for none.
+type HostFiles struct {
+	// Hosts is the managed /etc/hosts, TerminationLog the termination message file.
+	Hosts, TerminationLog string
+	// Log is the path of the log if the shim writes it instead of the runtime; "": the runtime
+	// writes it.
+	Log string
+}
+
+// NodeSettings are settings of the node for all containers.
+type NodeSettings struct {
 	// SeccompRoot is the directory of Localhost seccomp profiles, SeccompDefault the profile of
 	// containers without one.
 	SeccompRoot    string
@@ -53,13 +71,6 @@ type Container struct {
 	Resources ResourceSettings
 	// ExecLimits are the kernel's limits on arguments and environment variables.
 	ExecLimits ExecLimits
-	// Assigned are the node resources assigned to the container.
-	Assigned Assigned
-	// LogFile is the path of the log if the shim writes it instead of the runtime; "": the runtime
-	// writes it.
-	LogFile string
-	// Target is the container whose processes an ephemeral container sees; "" for none.
-	Target pod.ContainerID
 }
 
 // ContainerConfig returns the CRI configuration of a container. Errors are user errors
@@ -110,11 +121,11 @@ func ContainerConfig(in Container) (*runtimeapi.ContainerConfig, error) {
 		},
 		StopSignal: stopSignal(p, c),
 	}
-	if in.LogFile != "" {
-		cfg.LogPath, cfg.Annotations[cri.LogPathAnnotation] = "", in.LogFile
+	if in.Files.Log != "" {
+		cfg.LogPath, cfg.Annotations[cri.LogPathAnnotation] = "", in.Files.Log
 	}
 	in.Assigned.add(cfg)
-	if err := in.ExecLimits.check(cfg); err != nil {
+	if err := in.Node.ExecLimits.check(cfg); err != nil {
 		return nil, err
 	}
 	return cfg, nil

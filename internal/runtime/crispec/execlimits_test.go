@@ -45,7 +45,7 @@ func TestExecLimits(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := newPod(func(p *v1.Pod) { p.Spec.Containers[0].Env, p.Spec.Containers[0].Args = tt.env, tt.args })
-			_, err := ContainerConfig(Container{Pod: p, Container: &p.Spec.Containers[0], ExecLimits: tt.limits})
+			_, err := ContainerConfig(Container{Pod: p, Container: &p.Spec.Containers[0], Node: NodeSettings{ExecLimits: tt.limits}})
 			switch {
 			case tt.err == "" && err != nil:
 				t.Error(err)

@@ -242,9 +242,11 @@ func (c goldenCase) container(p *v1.Pod, container *v1.Container) Container {
 	n := c.Node
 	in := Container{
 		Pod: p, Container: container, Attempt: n.Attempt, Image: container.Image, ImageRef: "sha256:abc",
-		PodIPs: n.PodIPs, HostIPs: n.HostIPs, Volumes: map[string]Volume{}, HostsFile: "/pods/0123/etc-hosts", TerminationLog: "/pods/0123/term",
-		User: ImageUser{UID: n.Image.UID, Name: n.Image.Name}, Users: n.Users, SeccompRoot: "/var/lib/berth/seccomp", SeccompDefault: runtimeapi.SecurityProfile_Unconfined,
-		MaskedPaths: n.MaskedPaths, Resources: ResourceSettings{NodeMemory: 8 << 30},
+		PodIPs: n.PodIPs, HostIPs: n.HostIPs, Volumes: map[string]Volume{}, Files: HostFiles{Hosts: "/pods/0123/etc-hosts", TerminationLog: "/pods/0123/term"},
+		User: ImageUser{UID: n.Image.UID, Name: n.Image.Name}, Users: n.Users, Node: NodeSettings{
+			SeccompRoot: "/var/lib/berth/seccomp", SeccompDefault: runtimeapi.SecurityProfile_Unconfined,
+			MaskedPaths: n.MaskedPaths, Resources: ResourceSettings{NodeMemory: 8 << 30},
+		},
 	}
 	if in.PodIPs == nil {
 		in.PodIPs = []string{"10.244.0.7"}
@@ -253,10 +255,10 @@ func (c goldenCase) container(p *v1.Pod, container *v1.Container) Container {
 		in.HostIPs = []string{"192.0.2.1"}
 	}
 	if n.SeccompDefault {
-		in.SeccompDefault = runtimeapi.SecurityProfile_RuntimeDefault
+		in.Node.SeccompDefault = runtimeapi.SecurityProfile_RuntimeDefault
 	}
 	if n.NoHosts {
-		in.HostsFile = ""
+		in.Files.Hosts = ""
 	}
 	if slices.ContainsFunc(p.Spec.EphemeralContainers, func(e v1.EphemeralContainer) bool { return e.Name == container.Name }) {
 		in.Target = "id-of-target"

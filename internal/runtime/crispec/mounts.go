@@ -116,11 +116,11 @@ func mounts(in Container, values map[string]string) ([]*runtimeapi.Mount, error)
 		ownHosts = ownHosts || path.Clean(m.ContainerPath) == "/etc/hosts"
 		out = append(out, m)
 	}
-	if in.HostsFile != "" && !ownHosts {
-		out = append(out, &runtimeapi.Mount{ContainerPath: "/etc/hosts", HostPath: in.HostsFile, SelinuxRelabel: true})
+	if in.Files.Hosts != "" && !ownHosts {
+		out = append(out, &runtimeapi.Mount{ContainerPath: "/etc/hosts", HostPath: in.Files.Hosts, SelinuxRelabel: true})
 	}
-	if in.TerminationLog != "" && c.TerminationMessagePath != "" {
-		out = append(out, &runtimeapi.Mount{ContainerPath: c.TerminationMessagePath, HostPath: in.TerminationLog, SelinuxRelabel: true})
+	if in.Files.TerminationLog != "" && c.TerminationMessagePath != "" {
+		out = append(out, &runtimeapi.Mount{ContainerPath: c.TerminationMessagePath, HostPath: in.Files.TerminationLog, SelinuxRelabel: true})
 	}
 	return out, nil
 }

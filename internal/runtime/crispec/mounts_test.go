@@ -20,7 +20,7 @@ func mounting(mounts ...v1.VolumeMount) Container {
 		c.Env = []v1.EnvVar{{Name: "NAME", Value: "web-0"}, {Name: "EMPTY"}, {Name: "ROOT", Value: "/etc"}, {Name: "UP", Value: ".."}}
 	})
 	return Container{
-		Pod: p, Container: &p.Spec.Containers[0], HostsFile: "/pod/etc-hosts", TerminationLog: "/pod/log",
+		Pod: p, Container: &p.Spec.Containers[0], Files: HostFiles{Hosts: "/pod/etc-hosts", TerminationLog: "/pod/log"},
 		Volumes:      map[string]Volume{"v": {HostPath: "/host/v", SELinuxRelabel: true}, "ro": {HostPath: "/host/ro", ReadOnly: true}},
 		ImageVolumes: map[string]*runtimeapi.ImageSpec{"img": {Image: "sha256:1", UserSpecifiedImage: "i:1"}},
 	}
@@ -49,7 +49,7 @@ func TestMounts(t *testing.T) {
 			mod:    func(c *Container) { c.Subpaths = map[int]string{0: "/pod/sub/0"} },
 			want:   []*runtimeapi.Mount{{ContainerPath: "/etc//hosts/", HostPath: "/pod/sub/0", SelinuxRelabel: true}, log},
 		},
-		"no files of the agent": {mod: func(c *Container) { c.HostsFile, c.TerminationLog = "", "" }},
+		"no files of the agent": {mod: func(c *Container) { c.Files.Hosts, c.Files.TerminationLog = "", "" }},
 		"propagation": {
 			mounts: []v1.VolumeMount{
 				{Name: "v", MountPath: "/n", MountPropagation: ptr.To(v1.MountPropagationNone)},

@@ -21,7 +21,7 @@ func seccomp(in Container) (*runtimeapi.SecurityProfile, error) {
 		s = sc.SeccompProfile
 	}
 	if s == nil {
-		return &runtimeapi.SecurityProfile{ProfileType: in.SeccompDefault}, nil
+		return &runtimeapi.SecurityProfile{ProfileType: in.Node.SeccompDefault}, nil
 	}
 	switch s.Type {
 	case v1.SeccompProfileTypeRuntimeDefault:
@@ -38,7 +38,7 @@ func seccomp(in Container) (*runtimeapi.SecurityProfile, error) {
 			return nil, fmt.Errorf("seccompProfile.localhostProfile %q must be a file below the node's folder of profiles", *s.LocalhostProfile)
 		}
 		return &runtimeapi.SecurityProfile{
-			ProfileType: runtimeapi.SecurityProfile_Localhost, LocalhostRef: filepath.Join(in.SeccompRoot, *s.LocalhostProfile),
+			ProfileType: runtimeapi.SecurityProfile_Localhost, LocalhostRef: filepath.Join(in.Node.SeccompRoot, *s.LocalhostProfile),
 		}, nil
 	}
 	return nil, fmt.Errorf("seccompProfile.type %q is none of RuntimeDefault, Localhost and Unconfined", s.Type)

@@ -37,8 +37,8 @@ type ResourceSettings struct {
 }
 
 func resources(in Container) *runtimeapi.LinuxContainerResources {
-	out := ContainerResources(in.Pod, in.Container, in.Resources)
-	out.OomScoreAdj = computeOOMScore(in.Pod, in.Container, in.Resources.NodeMemory)
+	out := ContainerResources(in.Pod, in.Container, in.Node.Resources)
+	out.OomScoreAdj = computeOOMScore(in.Pod, in.Container, in.Node.Resources.NodeMemory)
 	return out
 }
 

@@ -69,7 +69,7 @@ func containerSecurity(in Container) (*runtimeapi.LinuxContainerSecurityContext,
 		out.SelinuxOptions = selinux(sc.SELinuxOptions)
 	}
 	if sc.ProcMount == nil || *sc.ProcMount != v1.UnmaskedProcMount {
-		out.MaskedPaths, out.ReadonlyPaths = slices.Concat(maskedPaths, in.MaskedPaths), readonlyPaths
+		out.MaskedPaths, out.ReadonlyPaths = slices.Concat(maskedPaths, in.Node.MaskedPaths), readonlyPaths
 	}
 	var err error
 	if out.NamespaceOptions, err = namespaces(p, in.Users); err != nil {

@@ -13,6 +13,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"berth/internal/host/preflight"
 )
 
 // attachment is the CNI library's cached result of attaching a pod to a network.
@@ -33,7 +35,7 @@ const attachmentsDir = "/var/lib/cni/results"
 // removeAttachments runs CNI DEL for pods whose sandbox was deleted without having been stopped:
 // their firewall rules would otherwise remain forever.
 func removeAttachments(ctx context.Context, p paths) error {
-	files, err := filepath.Glob(filepath.Join(attachmentsDir, p.bridge()+"-*"))
+	files, err := filepath.Glob(filepath.Join(attachmentsDir, p.network.bridge+"-*"))
 	if err != nil {
 		return err
 	}
@@ -47,7 +49,7 @@ func removeAttachments(ctx context.Context, p paths) error {
 // removeAttachment runs CNI DEL for a pod and removes its cached attachment. If the file is damaged
 // or DEL fails, it falls back to the IDs in the file name and the persisted network configuration.
 func removeAttachment(ctx context.Context, p paths, file string) error {
-	id, ifName, _ := strings.Cut(strings.TrimPrefix(filepath.Base(file), p.bridge()+"-"), "-")
+	id, ifName, _ := strings.Cut(strings.TrimPrefix(filepath.Base(file), p.network.bridge+"-"), "-")
 	a, damaged := readAttachment(file, id, ifName)
 	if errors.Is(damaged, fs.ErrNotExist) {
 		return nil
@@ -59,7 +61,7 @@ func removeAttachment(ctx context.Context, p paths, file string) error {
 	if err == nil {
 		return os.RemoveAll(file)
 	}
-	config, failed := rememberedConflist(p)
+	config, failed := persistedConflist(p)
 	if config != nil {
 		failed = detach(ctx, p, attachment{ContainerID: id, IfName: ifName, Config: config})
 	}
@@ -124,9 +126,9 @@ func runPlugin(ctx context.Context, p paths, plugin map[string]any, env []string
 		return err
 	}
 	kind, _ := plugin["type"].(string)
-	programs := filepath.Join(p.current(), "cni")
+	programs := filepath.Join(p.current, "cni")
 	cmd := exec.CommandContext(ctx, filepath.Join(programs, filepath.Base(kind)))
-	cmd.Env = append(env, "PATH="+systemPath, "CNI_PATH="+programs)
+	cmd.Env = append(env, "PATH="+preflight.SystemPath, "CNI_PATH="+programs)
 	cmd.Stdin = bytes.NewReader(config)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("plugin %s: %w: %s", kind, err, strings.TrimSpace(string(out)))
@@ -134,22 +136,22 @@ func runPlugin(ctx context.Context, p paths, plugin map[string]any, env []string
 	return nil
 }
 
-// rememberedConflist returns the configuration of the bridge that pods were attached to, even if
+// persistedConflist returns the configuration of the bridge that pods were attached to, even if
 // they use another plugin's network now; nil if there was none, or if the persisted network cannot
 // be read: the next start sets that file aside.
-func rememberedConflist(p paths) ([]byte, error) {
-	n, err := readNetwork(p.network())
+func persistedConflist(p paths) ([]byte, error) {
+	n, err := readNetwork(p.network.file)
 	if err != nil || len(n.Subnets) == 0 {
 		return nil, nil
 	}
-	n.Bridge = cmp.Or(n.Bridge, p.bridge())
+	n.Bridge = cmp.Or(n.Bridge, p.network.bridge)
 	return generateConflist(p, n)
 }
 
-// endLeases tears down the network of an orphan without cached attachment: its CNI ADD was
+// detachLeases tears down the network of an orphan without cached attachment: its CNI ADD was
 // interrupted.
-func endLeases(ctx context.Context, p paths, o orphan) error {
-	config, err := rememberedConflist(p)
+func detachLeases(ctx context.Context, p paths, o orphan) error {
+	config, err := persistedConflist(p)
 	if err != nil {
 		return err
 	}
@@ -168,10 +170,10 @@ func endLeases(ctx context.Context, p paths, o orphan) error {
 	return err
 }
 
-// endNetwork runs our plugin's GC (CNI specification 1.1), which removes the network resources of
-// unknown pods and its firewall table. It needs the bundle: without it there was no pod.
-func endNetwork(ctx context.Context, p paths) error {
-	config, err := rememberedConflist(p)
+// removeNetwork runs our plugin's GC (CNI specification 1.1), which removes the network resources
+// of unknown pods and its firewall table. It needs the bundle: without it there was no pod.
+func removeNetwork(ctx context.Context, p paths) error {
+	config, err := persistedConflist(p)
 	if err != nil || config == nil {
 		return err
 	}
@@ -180,7 +182,7 @@ func endNetwork(ctx context.Context, p paths) error {
 		return err
 	}
 	plugin := list.Plugins[0]
-	if _, err := os.Stat(filepath.Join(p.current(), "cni", ownPlugin)); plugin["type"] != ownPlugin || errors.Is(err, fs.ErrNotExist) {
+	if _, err := os.Stat(filepath.Join(p.current, "cni", ownPlugin)); plugin["type"] != ownPlugin || errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
 	plugin["cniVersion"], plugin["name"] = "1.1.0", list.Name

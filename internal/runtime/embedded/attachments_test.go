@@ -11,16 +11,18 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"berth/internal/host/preflight"
 )
 
 // pluginWorld has a network, and a program in the place of our plugin that notes how it is called.
 func pluginWorld(t *testing.T, firewall string) (p paths, calls func() []string) {
 	t.Helper()
 	dir := t.TempDir()
-	p = paths{root: dir + "/root", run: dir + "/run"}
+	p = newPaths(dir+"/root", dir+"/run")
 	files := map[string]string{
-		p.current() + "/cni/" + ownPlugin: "#!/bin/sh\necho \"$CNI_COMMAND $CNI_CONTAINERID $CNI_IFNAME $(tr -d ' \\n' | grep -o '\"cniVersion\":\"[^\"]*\"')\" >>" + dir + "/calls\n",
-		p.current() + "/cni/portmap":      "#!/bin/sh\necho portmap >>" + dir + "/calls\n",
+		p.current + "/cni/" + ownPlugin: "#!/bin/sh\necho \"$CNI_COMMAND $CNI_CONTAINERID $CNI_IFNAME $(tr -d ' \\n' | grep -o '\"cniVersion\":\"[^\"]*\"')\" >>" + dir + "/calls\n",
+		p.current + "/cni/portmap":      "#!/bin/sh\necho portmap >>" + dir + "/calls\n",
 	}
 	for name, text := range files {
 		if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
@@ -30,8 +32,8 @@ func pluginWorld(t *testing.T, firewall string) (p paths, calls func() []string)
 			t.Fatal(err)
 		}
 	}
-	n := network{Version: 2, Subnets: []netip.Prefix{netip.MustParsePrefix("10.88.0.0/16")}, Bridge: p.bridge(), Firewall: firewall}
-	if err := writeJSON(p.network(), n); err != nil {
+	n := network{Version: 2, Subnets: []netip.Prefix{netip.MustParsePrefix("10.88.0.0/16")}, Bridge: p.network.bridge, Firewall: firewall}
+	if err := writeJSON(p.network.file, n); err != nil {
 		t.Fatal(err)
 	}
 	return p, func() []string {
@@ -46,8 +48,8 @@ func pluginWorld(t *testing.T, firewall string) (p paths, calls func() []string)
 // The network of a sandbox whose ADD was cut off is taken down by its plugin. An address that was
 // given to another meanwhile is left to that one.
 func TestEndLeases(t *testing.T) {
-	p, calls := pluginWorld(t, nftables)
-	dir := filepath.Join(p.addresses(), p.bridge())
+	p, calls := pluginWorld(t, preflight.Nftables)
+	dir := filepath.Join(p.network.leases, p.network.bridge)
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -59,7 +61,7 @@ func TestEndLeases(t *testing.T) {
 		}
 		o.addresses = append(o.addresses, filepath.Join(dir, name))
 	}
-	if err := endLeases(t.Context(), p, o); err != nil {
+	if err := detachLeases(t.Context(), p, o); err != nil {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff([]string{`DEL ` + id + ` eth0 "cniVersion":"1.0.0"`}, calls()); diff != "" {
@@ -73,10 +75,10 @@ func TestEndLeases(t *testing.T) {
 
 // The network of a pod is taken down by the name of its attachment where the file is damaged.
 func TestRemoveDamagedAttachments(t *testing.T) {
-	p, calls := pluginWorld(t, nftables)
+	p, calls := pluginWorld(t, preflight.Nftables)
 	id := strings.Repeat("a", 64)
-	file := filepath.Join(t.TempDir(), p.bridge()+"-"+id+"-eth0")
-	config, err := rememberedConflist(p)
+	file := filepath.Join(t.TempDir(), p.network.bridge+"-"+id+"-eth0")
+	config, err := persistedConflist(p)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -127,7 +129,7 @@ func TestRemoveDamagedAttachments(t *testing.T) {
 		t.Errorf("calls of the plugin (-want +got):\n%s", diff)
 	}
 	// Without a network that is remembered nothing can be taken down.
-	if err := errors.Join(os.Remove(p.network()), os.WriteFile(file, nil, 0o600)); err != nil {
+	if err := errors.Join(os.Remove(p.network.file), os.WriteFile(file, nil, 0o600)); err != nil {
 		t.Fatal(err)
 	}
 	if err := removeAttachment(t.Context(), p, file); err != nil || exists(file) || len(calls()) != len(want) {
@@ -137,9 +139,9 @@ func TestRemoveDamagedAttachments(t *testing.T) {
 
 // At the end the plugin takes away its table, where it had the network at all.
 func TestEndNetwork(t *testing.T) {
-	for firewall, want := range map[string][]string{nftables: {`GC   "cniVersion":"1.1.0"`}, "": {`GC   "cniVersion":"1.1.0"`}, iptables: {}} {
+	for firewall, want := range map[string][]string{preflight.Nftables: {`GC   "cniVersion":"1.1.0"`}, "": {`GC   "cniVersion":"1.1.0"`}, preflight.Iptables: {}} {
 		p, calls := pluginWorld(t, firewall)
-		if err := endNetwork(t.Context(), p); err != nil {
+		if err := removeNetwork(t.Context(), p); err != nil {
 			t.Fatal(err)
 		}
 		if diff := cmp.Diff(want, calls()); diff != "" {
@@ -150,23 +152,23 @@ func TestEndNetwork(t *testing.T) {
 
 // A runtime that was never unpacked, or of whose network nothing is known, can still be taken away.
 func TestEndNetworkThatNeverWas(t *testing.T) {
-	p, _ := pluginWorld(t, nftables)
-	if err := os.RemoveAll(p.current()); err != nil {
+	p, _ := pluginWorld(t, preflight.Nftables)
+	if err := os.RemoveAll(p.current); err != nil {
 		t.Fatal(err)
 	}
-	if err := endNetwork(t.Context(), p); err != nil {
+	if err := removeNetwork(t.Context(), p); err != nil {
 		t.Error(err)
 	}
-	if err := os.WriteFile(p.network(), []byte("{"), 0o600); err != nil {
+	if err := os.WriteFile(p.network.file, []byte("{"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := endNetwork(t.Context(), p); err != nil {
+	if err := removeNetwork(t.Context(), p); err != nil {
 		t.Error(err)
 	}
-	if err := os.RemoveAll(p.settings()); err != nil {
+	if err := os.RemoveAll(p.settings); err != nil {
 		t.Fatal(err)
 	}
-	if err := endNetwork(t.Context(), p); err != nil {
+	if err := removeNetwork(t.Context(), p); err != nil {
 		t.Error(err)
 	}
 }

@@ -48,8 +48,8 @@ func child(ctx context.Context, args ...string) error {
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	if err := cmd.Run(); err != nil {
-		if said := strings.TrimSpace(stderr.String()); said != "" {
-			return errors.New(said)
+		if output := strings.TrimSpace(stderr.String()); output != "" {
+			return errors.New(output)
 		}
 		return fmt.Errorf("berth %s: %w", args[0], err)
 	}

@@ -1,8 +1,6 @@
 package embedded
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -26,8 +24,8 @@ type Config struct {
 	// Subnets are the pod ranges: one, or one per IP family, such as 10.88.0.0/16 and fd00:88::/64.
 	// If empty, the first free /16 of 10.88 to 10.127 and 172.20 to 172.31 is chosen and persisted.
 	Subnets []string
-	// Assigned: a cluster assigns the ranges (SetPodCIDRs), and none is chosen. Until then, pods
-	// have no network, or that of the ranges assigned last.
+	// Assigned: a cluster assigns the ranges (PodNetwork.SetCIDRs), and none is chosen. Until then,
+	// pods have no network, or that of the ranges assigned last.
 	Assigned bool
 	// NetworkPlugins is the directory of CNI network configurations, such as /etc/cni/net.d: its
 	// first file is used instead of the bridge (CNI specification). If empty, the bridge is always
@@ -82,7 +80,7 @@ func (c Config) check() error {
 			errs = append(errs, fmt.Errorf("%s %q: the character %q cannot be used in it", dir.field, dir.path, dir.path[i]))
 		}
 	}
-	if s := c.paths().ttrpcSocket(); len(s) > maxSocketPath {
+	if s := newPaths(c.Root, c.RunDir).ttrpcSocket; len(s) > maxSocketPath {
 		errs = append(errs, fmt.Errorf("RunDir %q: the socket %s would be %d bytes long, the kernel takes %d; use a shorter run directory",
 			c.RunDir, s, len(s), maxSocketPath))
 	}
@@ -122,71 +120,3 @@ const (
 	driverCgroupfs = "cgroupfs"
 	driverSystemd  = "systemd"
 )
-
-func (c Config) paths() paths { return paths{root: c.Root, run: c.RunDir} }
-
-// EndpointIn returns the Endpoint of the runtime with a run directory.
-func EndpointIn(runDir string) string { return "unix://" + paths{run: runDir}.socket() }
-
-// paths are the runtime's files and directories.
-type paths struct{ root, run string }
-
-func (p paths) bundles() string { return filepath.Join(p.root, "bundle") }
-
-// current is the stable link to the bundle in use; shims use paths below it while their containers
-// exist.
-func (p paths) current() string { return filepath.Join(p.bundles(), "current") }
-
-// metadata is containerd's main database.
-func (p paths) metadata() string { return p.home() + "/io.containerd.metadata.v1.bolt/meta.db" }
-
-// corrupt is the directory for broken databases, which are retained for inspection.
-func (p paths) corrupt() string { return p.home() + ".corrupt" }
-
-func (p paths) home() string        { return filepath.Join(p.root, "containerd") }
-func (p paths) state() string       { return filepath.Join(p.run, "containerd") }
-func (p paths) runc() string        { return filepath.Join(p.run, "runc") }
-func (p paths) namespaces() string  { return p.state() + "/io.containerd.grpc.v1.cri/netns" }
-func (p paths) podshims() string    { return p.state() + "/keepers" } // one directory per pod
-func (p paths) shimSockets() string { return filepath.Join(p.run, "s") }
-
-// shimSocket is the socket of a sandbox's shim (containerd's pkg/shim, CreateSocketAddress).
-func (p paths) shimSocket(id string) string {
-	sum := sha256.Sum256([]byte(filepath.Join(p.socket(), podNamespace, id)))
-	return filepath.Join(p.shimSockets(), hex.EncodeToString(sum[:]))
-}
-
-func (p paths) socket() string      { return filepath.Join(p.run, "containerd.sock") }
-func (p paths) ttrpcSocket() string { return p.socket() + ".ttrpc" }
-func (p paths) record() string      { return filepath.Join(p.run, "containerd.json") }
-
-func (p paths) settings() string { return filepath.Join(p.root, "runtime") }
-func (p paths) config() string   { return filepath.Join(p.settings(), "containerd.toml") }
-func (p paths) cniConf() string  { return filepath.Join(p.settings(), "cni") }
-func (p paths) conflist() string { return filepath.Join(p.cniConf(), "10-berth.conflist") }
-func (p paths) network() string  { return filepath.Join(p.settings(), "network.json") }
-func (p paths) log() string      { return filepath.Join(p.settings(), "containerd.log") }
-
-// registries is the directory of registry configurations: one directory per registry, named after
-// it, with containerd's hosts.toml.
-func (p paths) registries() string { return filepath.Join(p.root, "registries") }
-
-// addresses is host-local's directory of leases; pod addresses do not survive a reboot, so neither
-// do the leases.
-func (p paths) addresses() string { return filepath.Join(p.run, "addresses") }
-
-// BridgePrefix is the name prefix of pod bridges.
-const BridgePrefix = "berth"
-
-// bridge is the name of the pod network and of its first bridge, derived from the root directory,
-// so that agents with different roots use different bridges. Interface names have at most 15 bytes.
-func (p paths) bridge() string {
-	sum := sha256.Sum256([]byte(p.root))
-	return BridgePrefix + hex.EncodeToString(sum[:4])
-}
-
-// bridges are the possible names of the pod bridge: a new range gets another bridge while pods use
-// the previous one.
-func (p paths) bridges() []string {
-	return []string{p.bridge(), p.bridge() + "-2", p.bridge() + "-3"}
-}

@@ -19,11 +19,6 @@ import (
 // errContent matches errors of content that is missing or does not match its digest.
 var errContent = errors.New("the content is damaged")
 
-func (p paths) contentStore() string { return p.home() + "/io.containerd.content.v1.content" }
-
-// blobs is the directory of image content in containerd's content store, by hash.
-func (p paths) blobs() contentFolder { return contentFolder(p.contentStore() + "/blobs/sha256") }
-
 // contentFolder is a directory of files that are named by the SHA-256 of their content.
 type contentFolder string
 
@@ -37,8 +32,8 @@ type contentFile struct {
 
 // contentProblem is a blob that failed validation.
 type contentProblem struct {
-	contentFile
-	err error
+	blob contentFile
+	err  error
 }
 
 // document is fileOf for an index, a manifest or a configuration.

@@ -99,7 +99,7 @@ func TestImageContent(t *testing.T) {
 			continue
 		}
 		want := s.file(part) + ": " + c.problem
-		if len(problems) != 1 || !errors.Is(problems[0].err, errContent) || !strings.Contains(problems[0].err.Error(), want) || problems[0].document == (c.of == "layer") {
+		if len(problems) != 1 || !errors.Is(problems[0].err, errContent) || !strings.Contains(problems[0].err.Error(), want) || problems[0].blob.document == (c.of == "layer") {
 			t.Errorf("%s: got %v, want %s", name, problems, want)
 		}
 	}
@@ -218,16 +218,16 @@ func TestSalvageImages(t *testing.T) {
 	fill := func(blobs ...string) {
 		t.Helper()
 		for _, b := range blobs {
-			if err := writeFile(string(p.blobs())+"/"+b, []byte(b)); err != nil {
+			if err := writeFile(string(p.store.blobs)+"/"+b, []byte(b)); err != nil {
 				t.Fatal(err)
 			}
 		}
 	}
 	fill("a", "b")
-	if err := os.Mkdir(string(p.blobs())+"/folder", 0o755); err != nil {
+	if err := os.Mkdir(string(p.store.blobs)+"/folder", 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if err := writeImageList(p.imageList(), []listedImage{put("one"), put("two")}); err != nil {
+	if err := writeImageList(p.imageList, []listedImage{put("one"), put("two")}); err != nil {
 		t.Fatal(err)
 	}
 	if err := r.images.salvage(errBroken); err != nil {
@@ -238,7 +238,7 @@ func TestSalvageImages(t *testing.T) {
 	}
 	// It is damaged again before it was restored; meanwhile one image has come, and one is another.
 	fill("c")
-	if err := writeImageList(p.imageList(), []listedImage{put("three"), {Name: "two", Target: imageDescriptor{Digest: "sha256:new"}}}); err != nil {
+	if err := writeImageList(p.imageList, []listedImage{put("three"), {Name: "two", Target: imageDescriptor{Digest: "sha256:new"}}}); err != nil {
 		t.Fatal(err)
 	}
 	if err := r.images.salvage(errBroken); err != nil {
@@ -248,15 +248,15 @@ func TestSalvageImages(t *testing.T) {
 		t.Errorf("salvaged %q", got)
 	}
 	for _, b := range []string{"a", "b", "c"} {
-		if got, err := os.ReadFile(p.salvage() + "/" + b); string(got) != b {
+		if got, err := os.ReadFile(p.store.salvage + "/" + b); string(got) != b {
 			t.Errorf("content %s: %q, %v", b, got, err)
 		}
 	}
-	if exists(p.salvage() + "/folder") {
+	if exists(p.store.salvage + "/folder") {
 		t.Error("a folder is taken for content")
 	}
 	// A list that cannot be read is kept, and the images that are known otherwise are salvaged.
-	if err := os.WriteFile(p.imageList(), []byte("{"), 0o600); err != nil {
+	if err := os.WriteFile(p.imageList, []byte("{"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if err := r.images.salvage(errBroken); err != nil || len(names()) != 3 {

@@ -27,14 +27,14 @@ func (r *Runtime) start(ctx context.Context) error {
 	if why == nil {
 		damaged = r.images.findDamaged()
 		reportDamagedRecords(r.paths, r.log)
-		why = errors.Join(endDamagedContainers(ctx, r.paths, r.log), removeDamagedState(r.paths, r.log))
+		why = errors.Join(killDamagedContainers(ctx, r.paths, r.log), removeDamagedState(r.paths, r.log))
 	}
 	// A database with a valid header may be broken inside, which containerd detects. A single
 	// failure could have other causes, such as a disk read error.
 	for try := 1; why == nil && try <= 2; try++ {
-		logged := logSize(r.paths.log())
+		logged := logSize(r.paths.log)
 		err := r.startWithImages(ctx, damaged)
-		if err == nil || ctx.Err() != nil || !panicsOnDatabase(r.paths.log(), logged) {
+		if err == nil || ctx.Err() != nil || !panicsOnDatabase(r.paths.log, logged) {
 			return err
 		}
 		if try == 2 {
@@ -44,7 +44,7 @@ func (r *Runtime) start(ctx context.Context) error {
 	if !errors.Is(why, errBroken) {
 		return why
 	}
-	if err := r.beginAnew(ctx, why); err != nil {
+	if err := r.resetStore(ctx, why); err != nil {
 		return err
 	}
 	return r.startWithImages(ctx, damagedImages{})
@@ -65,9 +65,9 @@ func (r *Runtime) startWithImages(ctx context.Context, damaged damagedImages) er
 	return r.ensureImages(ctx, s)
 }
 
-func (p paths) databases() ([]string, error) {
-	snapshots, err := filepath.Glob(p.home() + "/io.containerd.snapshotter.v1.*/metadata.db")
-	return append(snapshots, p.metadata(), p.state()+"/io.containerd.mount-manager.v1.bolt/mounts.db"), err
+func databases(p paths) ([]string, error) {
+	snapshots, err := filepath.Glob(p.store.dir + "/io.containerd.snapshotter.v1.*/metadata.db")
+	return append(snapshots, p.store.metadata, p.state+"/io.containerd.mount-manager.v1.bolt/mounts.db"), err
 }
 
 // errBroken matches errors of databases that containerd cannot use.
@@ -76,7 +76,7 @@ var errBroken = errors.New("the database is broken")
 // checkDatabases validates containerd's databases; errBroken means that they must be reset.
 // containerd must not be running.
 func checkDatabases(p paths) error {
-	files, err := p.databases()
+	files, err := databases(p)
 	if err != nil {
 		return err
 	}
@@ -93,18 +93,18 @@ func checkDatabases(p paths) error {
 	if wrong != nil {
 		return wrong
 	}
-	if _, err := os.Stat(p.metadata()); !errors.Is(err, fs.ErrNotExist) {
+	if _, err := os.Stat(p.store.metadata); !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	running, err := filepath.Glob(filepath.Join(p.runc(), podNamespace, "*"))
-	kept, keptErr := p.keptPods()
-	switch err := errors.Join(err, keptErr); {
+	running, err := filepath.Glob(filepath.Join(p.runc, podNamespace, "*"))
+	podshims, podshimsErr := shmDirs(p)
+	switch err := errors.Join(err, podshimsErr); {
 	case err != nil:
 		return err
-	case len(running)+len(kept) > 0:
-		return fmt.Errorf("%s: %w: it is gone, and there are containers", p.metadata(), errBroken)
-	case exists(p.imageList()) && !exists(p.salvage()): // otherwise containerd was reset already
-		return fmt.Errorf("%s: %w: it is gone, and there were images", p.metadata(), errBroken)
+	case len(running)+len(podshims) > 0:
+		return fmt.Errorf("%s: %w: it is gone, and there are containers", p.store.metadata, errBroken)
+	case exists(p.imageList) && !exists(p.store.salvage): // otherwise containerd was reset already
+		return fmt.Errorf("%s: %w: it is gone, and there were images", p.store.metadata, errBroken)
 	}
 	return nil
 }
@@ -140,33 +140,33 @@ func panicsOnDatabase(log string, offset int64) bool {
 		return false
 	}
 	defer f.Close()
-	said, err := io.ReadAll(io.NewSectionReader(f, offset, 1<<20))
+	text, err := io.ReadAll(io.NewSectionReader(f, offset, 1<<20))
 	if err != nil {
 		return false
 	}
-	says := func(line string) bool { return strings.Contains(string(said), "\n"+line) }
-	return (says("panic: ") || says("fatal error: ")) && says("go.etcd.io/bbolt")
+	contains := func(line string) bool { return strings.Contains(string(text), "\n"+line) }
+	return (contains("panic: ") || contains("fatal error: ")) && contains("go.etcd.io/bbolt")
 }
 
-// beginAnew kills containerd's containers, sets its databases aside, and deletes its other state.
+// resetStore kills containerd's containers, sets its databases aside, and deletes its other state.
 // containerd must not be running.
-func (r *Runtime) beginAnew(ctx context.Context, why error) error {
+func (r *Runtime) resetStore(ctx context.Context, why error) error {
 	p := r.paths
 	r.log.Error("Starting containerd with a new database: all pods are restarted, and images are restored from the content store",
-		"reason", why, "databasesKeptIn", p.corrupt())
-	err := errors.Join(removeContainers(ctx, p), killAll(ctx, p), removeAttachments(ctx, p), unmountBelow(p.home(), p.state()))
+		"reason", why, "databasesKeptIn", p.store.corrupt)
+	err := errors.Join(removeContainers(ctx, p), killAll(ctx, p), removeAttachments(ctx, p), unmountBelow(p.store.dir, p.state))
 	if err != nil {
 		return fmt.Errorf("%w; to start with a new database: %w", why, err)
 	}
-	files, err := p.databases()
+	files, err := databases(p)
 	if err != nil {
 		return err
 	}
-	errs := []error{os.RemoveAll(p.corrupt()), os.MkdirAll(p.corrupt(), 0o700)}
+	errs := []error{os.RemoveAll(p.store.corrupt), os.MkdirAll(p.store.corrupt, 0o700)}
 	for _, file := range files {
 		// Named after its directory: "io.containerd.metadata.v1.bolt-meta.db". It may be on another
 		// file system.
-		to := filepath.Join(p.corrupt(), filepath.Base(filepath.Dir(file))+"-"+filepath.Base(file))
+		to := filepath.Join(p.store.corrupt, filepath.Base(filepath.Dir(file))+"-"+filepath.Base(file))
 		if err := copyFile(file, to); err != nil { // a directory, or a disk read error
 			r.log.Warn("A broken database of containerd is not kept", "file", file, "err", err)
 		}
@@ -175,26 +175,26 @@ func (r *Runtime) beginAnew(ctx context.Context, why error) error {
 		return fmt.Errorf("%w; to start with a new database: %w", why, err)
 	}
 	// The broken database is deleted last: while it exists, an interrupted reset is repeated.
-	last := filepath.Dir(p.metadata())
+	last := filepath.Dir(p.store.metadata)
 	removeBut := func(stays ...string) error {
-		gone := []string{p.state(), p.runc(), p.shimSockets(), p.addresses()}
-		err := eachEntry(p.home(), func(path string) {
+		isExited := []string{p.state, p.runc, p.shimSockets, p.network.leases}
+		err := eachEntry(p.store.dir, func(path string) {
 			if !slices.Contains(stays, path) {
-				gone = append(gone, path)
+				isExited = append(isExited, path)
 			}
 		})
-		for _, dir := range gone {
+		for _, dir := range isExited {
 			err = errors.Join(err, os.RemoveAll(dir))
 		}
 		return err
 	}
 	// Content is deleted after the rest, which may be what has filled the disk.
-	err = removeBut(last, p.salvage(), p.contentStore())
+	err = removeBut(last, p.store.salvage, p.store.content)
 	if err == nil {
 		err = r.images.salvage(why)
 	}
 	if err == nil {
-		err = removeBut(last, p.salvage())
+		err = removeBut(last, p.store.salvage)
 	}
 	if err != nil {
 		return fmt.Errorf("%w; to start with a new database: %w", why, err)

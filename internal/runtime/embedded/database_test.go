@@ -80,18 +80,18 @@ func TestCheckDatabase(t *testing.T) {
 // is lost.
 func TestCheckDatabases(t *testing.T) {
 	dir := t.TempDir()
-	p := paths{root: dir + "/root", run: dir + "/run"}
+	p := newPaths(dir+"/root", dir+"/run")
 	if err := checkDatabases(p); err != nil {
 		t.Errorf("before the first start: %v", err)
 	}
 	// There were images, so that it is not the first start; unless it has begun anew already.
-	if err := writeImageList(p.imageList(), nil); err != nil {
+	if err := writeImageList(p.imageList, nil); err != nil {
 		t.Fatal(err)
 	}
 	if err := checkDatabases(p); !errors.Is(err, errBroken) {
 		t.Errorf("with a list of images and no database: %v, want it broken", err)
 	}
-	if err := os.MkdirAll(p.salvage(), 0o700); err != nil {
+	if err := os.MkdirAll(p.store.salvage, 0o700); err != nil {
 		t.Fatal(err)
 	}
 	if err := checkDatabases(p); err != nil {
@@ -100,7 +100,7 @@ func TestCheckDatabases(t *testing.T) {
 	if err := os.RemoveAll(p.root); err != nil {
 		t.Fatal(err)
 	}
-	for what, dir := range map[string]string{"a container": p.runc() + "/k8s.io/x", "a podshim": p.podshims() + "/x/shm"} {
+	for what, dir := range map[string]string{"a container": p.runc + "/k8s.io/x", "a podshim": p.podshims + "/x/shm"} {
 		if err := os.MkdirAll(dir, 0o755); err != nil {
 			t.Fatal(err)
 		}
@@ -111,16 +111,16 @@ func TestCheckDatabases(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := os.MkdirAll(p.podshims()+"/x/shm", 0o755); err != nil {
+	if err := os.MkdirAll(p.podshims+"/x/shm", 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if err := writeFile(p.metadata(), database(t)); err != nil {
+	if err := writeFile(p.store.metadata, database(t)); err != nil {
 		t.Fatal(err)
 	}
 	if err := checkDatabases(p); err != nil {
 		t.Errorf("with its database: %v", err)
 	}
-	if err := writeFile(p.home()+"/io.containerd.snapshotter.v1.native/metadata.db", []byte("x")); err != nil {
+	if err := writeFile(p.store.dir+"/io.containerd.snapshotter.v1.native/metadata.db", []byte("x")); err != nil {
 		t.Fatal(err)
 	}
 	if err := checkDatabases(p); !errors.Is(err, errBroken) {

@@ -6,17 +6,19 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"berth/internal/host/preflight"
 )
 
 func TestChooseSnapshotter(t *testing.T) {
 	rendered := func(snapshotter string) string {
-		config, err := generateConfig(paths{root: "/r", run: "/s"}, facts{Snapshotter: snapshotter}, DefaultPullProgressDeadline, "pause:1")
+		config, err := generateConfig(newPaths("/r", "/s"), facts{Snapshotter: snapshotter}, DefaultPullProgressDeadline, "pause:1")
 		if err != nil {
 			t.Fatal(err)
 		}
 		return string(config)
 	}
-	refused := fmt.Errorf("mount an overlay in /r: %w", refusedError{unix.EINVAL})
+	refused := fmt.Errorf("mount an overlay in /r: %w", preflight.RejectedError{Err: unix.EINVAL})
 	noSpace := fmt.Errorf("mkdir /r/.overlay-1: %w", unix.ENOSPC)
 	for _, tc := range []struct {
 		name   string

@@ -1,8 +1,12 @@
 package embedded
 
+import (
+	"berth/internal/host/preflight"
+)
+
 // Handlers returns the runtime handlers that the embedded runtime supports on this host.
 func Handlers() []string {
-	if CheckPodshims() != nil {
+	if preflight.CheckPodshims() != nil {
 		return []string{ShimHandler}
 	}
 	return []string{ShimHandler, PodshimHandler, DeprecatedPodshimHandler}

@@ -10,6 +10,7 @@ import (
 
 	eventsapi "github.com/containerd/containerd/api/services/events/v1"
 	imagesapi "github.com/containerd/containerd/api/services/images/v1"
+	"golang.org/x/sync/semaphore"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/status"
 
@@ -41,8 +42,6 @@ type imageList struct {
 }
 
 const imageListVersion = 1
-
-func (p paths) imageList() string { return p.settings() + "/images.json" }
 
 // readImageList returns the images of a list. A missing file lists none; an unreadable one is set
 // aside, which the error reports.
@@ -92,14 +91,9 @@ const (
 	listRetry = time.Second
 )
 
-// gate blocks starts of containerd between acquire and release.
-type gate interface {
-	acquire(ctx context.Context) error
-	release()
-}
-
-// follow updates the image list when containerd reports changes.
-func (r *imageStore) follow(ctx context.Context, starts gate) {
+// follow updates the image list when containerd reports changes. The semaphore excludes starts of
+// containerd.
+func (r *imageStore) follow(ctx context.Context, starts *semaphore.Weighted) {
 	last := ""
 	for ctx.Err() == nil {
 		err := r.followOnce(ctx, starts)
@@ -115,8 +109,8 @@ func (r *imageStore) follow(ctx context.Context, starts gate) {
 }
 
 // followOnce follows until the subscription fails, such as when containerd exits.
-func (r *imageStore) followOnce(ctx context.Context, starts gate) error {
-	conn, err := dial(r.paths.socket())
+func (r *imageStore) followOnce(ctx context.Context, starts *semaphore.Weighted) error {
+	conn, err := dial(r.paths.socket)
 	if err != nil {
 		return err
 	}
@@ -169,14 +163,14 @@ func (r *imageStore) followOnce(ctx context.Context, starts gate) error {
 
 // update writes the current image list. It excludes a concurrent start of containerd, which may
 // replace the database.
-func (r *imageStore) update(ctx context.Context, conn grpc.ClientConnInterface, starts gate) error {
-	if err := starts.acquire(ctx); err != nil {
+func (r *imageStore) update(ctx context.Context, conn grpc.ClientConnInterface, starts *semaphore.Weighted) error {
+	if err := starts.Acquire(ctx, 1); err != nil {
 		return err
 	}
-	defer starts.release()
+	defer starts.Release(1)
 	images, err := listImages(ctx, conn)
 	if err != nil {
 		return err
 	}
-	return writeImageList(r.paths.imageList(), images)
+	return writeImageList(r.paths.imageList, images)
 }

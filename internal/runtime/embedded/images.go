@@ -21,6 +21,8 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/anypb"
+
+	"berth/internal/host/preflight"
 )
 
 // Images accesses the images of a running embedded runtime through containerd's own API, which
@@ -34,13 +36,13 @@ type Images struct {
 
 // OpenImages returns Images for an agent's directories. It connects lazily.
 func OpenImages(rootDir, runDir string) (*Images, error) {
-	p := paths{root: rootDir, run: runDir}
-	conn, err := dial(p.socket())
+	p := newPaths(rootDir, runDir)
+	conn, err := dial(p.socket)
 	if err != nil {
 		return nil, fmt.Errorf("embedded runtime: %w", err)
 	}
 	i := &Images{paths: p, conn: conn, snapshotter: "overlayfs"}
-	if tryOverlay(p.home()) != nil {
+	if preflight.TryOverlay(p.store.dir) != nil {
 		i.snapshotter = "native"
 	}
 	return i, nil
@@ -81,7 +83,7 @@ func (i *Images) Pull(ctx context.Context, image reference.Named, credential *Cr
 		return err
 	}
 	err = leased(ctx, i.conn, func(ctx context.Context) error {
-		resolver := &transfertypes.RegistryResolver{HostDir: i.paths.registriesFor(reference.Domain(image))}
+		resolver := &transfertypes.RegistryResolver{HostDir: registriesFor(i.paths.registries, reference.Domain(image))}
 		// Streams terminate with the transfer.
 		ctx, cancel := context.WithCancel(inPods(ctx))
 		defer cancel()
@@ -246,9 +248,9 @@ func (i *Images) transfer(ctx context.Context, source, destination *anypb.Any, p
 	if err != nil {
 		return err
 	}
-	told := make(chan struct{})
+	received := make(chan struct{})
 	go func() {
-		defer close(told)
+		defer close(received)
 		for {
 			got, err := stream.Recv()
 			if err != nil {
@@ -270,7 +272,7 @@ func (i *Images) transfer(ctx context.Context, source, destination *anypb.Any, p
 		return errors.New(status.Convert(err).Message())
 	}
 	select { // containerd closes the stream after the last message
-	case <-told:
+	case <-received:
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
@@ -289,27 +291,22 @@ func answerAuth(stream streamingapi.Streaming_StreamClient, c *Credential) {
 		if c.Token != "" {
 			answer = &transfertypes.AuthResponse{AuthType: transfertypes.AuthType_REFRESH, Secret: c.Token}
 		}
-		said, err := packed(answer)
-		if err != nil || stream.Send(said) != nil {
+		message, err := packed(answer)
+		if err != nil || stream.Send(message) != nil {
 			return
 		}
 	}
 }
 
-// registryFolders are the directories in containerd's configuration, in this order.
-func (p paths) registryFolders() []string {
-	return []string{p.registries(), "/etc/containerd/certs.d", "/etc/docker/certs.d"}
-}
-
-// registriesFor returns the directory with the registry's configuration. A transfer accepts only
-// one.
-func (p paths) registriesFor(registry string) string {
-	for _, dir := range p.registryFolders() {
+// registriesFor returns the first directory with the registry's configuration. A transfer accepts
+// only one.
+func registriesFor(dirs []string, registry string) string {
+	for _, dir := range dirs {
 		for _, name := range []string{registry, strings.Replace(registry, ":", "_", 1) + "_", "_default"} {
 			if fi, err := os.Stat(filepath.Join(dir, name)); err == nil && fi.IsDir() {
 				return dir
 			}
 		}
 	}
-	return p.registries()
+	return dirs[0]
 }

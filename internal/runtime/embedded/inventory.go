@@ -14,11 +14,11 @@ import (
 
 // inventory is the set of objects that containerd knows, by ID.
 type inventory struct {
-	known    map[string]bool // sandboxes and containers of CRI, and underWay
-	underWay map[string]bool // sandboxes that a call is creating, or cleaning up after a failure
-	stale    []string        // leases of calls to an earlier containerd process
-	tasks    map[string]bool // also those unknown to CRI; only CRI creates tasks, since that API is disabled
-	ended    map[string]bool // terminated sandboxes and containers, see computeEnded
+	known  map[string]bool // sandboxes and containers of CRI, and active
+	active map[string]bool // sandboxes that a call is creating, or cleaning up after a failure
+	stale  []string        // leases of calls to an earlier containerd process
+	tasks  map[string]bool // also those unknown to CRI; only CRI creates tasks, since that API is disabled
+	ended  map[string]bool // terminated sandboxes and containers, see computeEnded
 }
 
 // maxAnswer is the maximum size of a containerd response, in bytes (its max_send_message_size).
@@ -29,9 +29,9 @@ const maxAnswer = 16 << 20
 // if it fails, deletes it last, after its cleanup; until RemovePodSandbox the lease belongs to the
 // sandbox. Therefore leases are listed before sandboxes.
 func takeInventory(ctx context.Context, conn grpc.ClientConnInterface, p paths, agentBegan time.Time) (inventory, error) {
-	has := inventory{known: map[string]bool{}, underWay: map[string]bool{}, tasks: map[string]bool{}}
+	has := inventory{known: map[string]bool{}, active: map[string]bool{}, tasks: map[string]bool{}}
 	fail := func(err error) (inventory, error) { return has, fmt.Errorf("ask containerd what it knows: %w", err) }
-	began, err := os.Stat(p.record()) // written when containerd was started
+	began, err := os.Stat(p.record) // written when containerd was started
 	if err != nil {
 		return fail(err)
 	}
@@ -105,7 +105,7 @@ func (has *inventory) addLeases(leases []*leasesapi.Lease, began, now time.Time)
 		case !began.After(now) && l.GetCreatedAt().AsTime().Before(began):
 			has.stale = append(has.stale, id)
 		default:
-			has.known[id], has.underWay[id] = true, true
+			has.known[id], has.active[id] = true, true
 		}
 	}
 }

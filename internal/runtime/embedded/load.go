@@ -146,8 +146,8 @@ func (l lease) hold(ctx context.Context, f func(ctx context.Context) error) erro
 	}
 	err = f(metadata.AppendToOutgoingContext(ctx, leaseHeader, made.Lease.ID))
 	back := &leasesapi.DeleteRequest{ID: made.Lease.ID, Sync: err != nil && l.importer != ""}
-	if _, gone := leases.Delete(inPods(context.WithoutCancel(ctx)), back); gone != nil {
-		err = errors.Join(err, fmt.Errorf("give the lease back: %w", gone))
+	if _, isExited := leases.Delete(inPods(context.WithoutCancel(ctx)), back); isExited != nil {
+		err = errors.Join(err, fmt.Errorf("give the lease back: %w", isExited))
 	}
 	return err
 }

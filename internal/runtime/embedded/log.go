@@ -52,9 +52,9 @@ func logSize(name string) int64 {
 	return fi.Size()
 }
 
-// complaint returns the last lines of severity error or worse, else the last line, that were logged
-// after the offset: the reason why containerd failed to start.
-func complaint(name string, offset int64) string {
+// lastErrors returns the last lines of severity error or worse, else the last line, that were
+// logged after the offset: the reason why containerd failed to start.
+func lastErrors(name string, offset int64) string {
 	f, err := os.Open(name)
 	if err != nil {
 		return "no log: " + err.Error()

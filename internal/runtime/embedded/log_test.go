@@ -66,7 +66,7 @@ func TestComplaint(t *testing.T) {
 		if err := os.WriteFile(name, []byte(before+log), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if got := complaint(name, int64(len(before))); got != want {
+		if got := lastErrors(name, int64(len(before))); got != want {
 			t.Errorf("after %q: %q, want %q", strings.TrimSpace(log), got, want)
 		}
 	}

@@ -14,6 +14,7 @@ import (
 	"strings"
 
 	"berth/internal/checkpoint"
+	"berth/internal/host/preflight"
 )
 
 // network is the configuration of the pod network. It is persisted, because running pods hold
@@ -28,12 +29,12 @@ type network struct {
 	// Subnet is the range in files written before there could be several.
 	Subnet netip.Prefix `json:"subnet,omitzero"`
 
-	inUse bool           // the bridge exists
-	left  []netip.Prefix // the previous ranges, if pods still use them
+	inUse    bool           // the bridge exists
+	previous []netip.Prefix // the previous ranges, if pods still use them
 }
 
-// wish is the requested pod ranges.
-type wish struct {
+// rangeRequest is the requested pod ranges.
+type rangeRequest struct {
 	subnets  []netip.Prefix // none: the persisted ones
 	assigned bool           // the cluster assigns the ranges: none is chosen here
 }
@@ -50,7 +51,7 @@ var errSubnetTaken = errors.New("the range is taken")
 // computeSubnets selects the pod ranges. Requested ranges must be free; persisted ranges are reused
 // if they are free, or used by our own bridge; otherwise it selects the first free /16 of 10.88 to
 // 10.127 and 172.20 to 172.31, unless the cluster assigns ranges.
-func computeSubnets(w wish, before network, taken []neighbour) ([]netip.Prefix, error) {
+func computeSubnets(w rangeRequest, before network, taken []neighbour) ([]netip.Prefix, error) {
 	if len(w.subnets) > 0 {
 		if before.inUse && slices.Equal(w.subnets, before.Subnets) {
 			return w.subnets, nil
@@ -95,22 +96,22 @@ func overlapping(p netip.Prefix, taken []neighbour) (neighbour, bool) {
 const claimsDir = "/run/berth-subnets"
 
 // ensureNetwork returns the pod network, as persisted or newly chosen, and persists it.
-func ensureNetwork(p paths, w wish, claims string, firewall func() string) (network, error) {
-	before, err := readNetwork(p.network())
+func ensureNetwork(p paths, w rangeRequest, claims string, firewall func() string) (network, error) {
+	before, err := readNetwork(p.network.file)
 	if err == nil {
 		err = before.check()
 	}
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		// Set aside for inspection; the choice can be repeated.
-		if _, err := checkpoint.SetAside(p.network()); err != nil {
+		if _, err := checkpoint.SetAside(p.network.file); err != nil {
 			return network{}, err
 		}
 		before = network{}
 	}
-	if !slices.Contains(p.bridges(), before.Bridge) && !isUp(before.Bridge) {
+	if !slices.Contains(p.network.bridges, before.Bridge) && !isUp(before.Bridge) {
 		before.Bridge = "" // of another root directory, or damaged
 	}
-	n := network{Version: 2, Assigned: w.assigned, Bridge: cmp.Or(before.Bridge, p.bridge()), Firewall: before.Firewall}
+	n := network{Version: 2, Assigned: w.assigned, Bridge: cmp.Or(before.Bridge, p.network.bridge), Firewall: before.Firewall}
 	if n.Firewall == "" {
 		n.Firewall = firewall()
 	}
@@ -140,21 +141,21 @@ func ensureNetwork(p paths, w wish, claims string, firewall func() string) (netw
 	if changed && isUp(n.Bridge) {
 		// The persisted network may have no range: on a node that waits for the cluster to assign
 		// one.
-		n.left = rangesOn(n.Bridge)
-		if n.Bridge, err = computeBridge(n, p.bridges(), isUp); err != nil {
+		n.previous = rangesOn(n.Bridge)
+		if n.Bridge, err = computeBridge(n, p.network.bridges, isUp); err != nil {
 			return network{}, err
 		}
 	}
-	if err := writeJSON(p.network(), n); err != nil {
+	if err := writeJSON(p.network.file, n); err != nil {
 		return network{}, err
 	}
-	return n, claim(claims, n.Subnets, p.network())
+	return n, claim(claims, n.Subnets, p.network.file)
 }
 
 // check detects values that were never written: the file is damaged.
 func (n network) check() error {
-	if !slices.Contains([]string{"", nftables, iptables}, n.Firewall) {
-		return fmt.Errorf("firewall %q is neither %s nor %s", n.Firewall, nftables, iptables)
+	if !slices.Contains([]string{"", preflight.Nftables, preflight.Iptables}, n.Firewall) {
+		return fmt.Errorf("firewall %q is neither %s nor %s", n.Firewall, preflight.Nftables, preflight.Iptables)
 	}
 	return nil
 }
@@ -163,14 +164,14 @@ func (n network) check() error {
 // one per IP family: running pods have addresses of them. A bridge has at most one IPv4 range, so
 // that another one than the persisted range indicates damage; its IPv6 range is only added with the
 // next pod.
-func rangesInUse(remembered, bridge []netip.Prefix) []netip.Prefix {
+func rangesInUse(persisted, bridge []netip.Prefix) []netip.Prefix {
 	is4 := func(p netip.Prefix) bool { return p.Addr().Is4() }
-	damaged := len(remembered) == 0
-	for _, p := range remembered {
+	damaged := len(persisted) == 0
+	for _, p := range persisted {
 		damaged = damaged || is4(p) && slices.ContainsFunc(bridge, is4) && !slices.Contains(bridge, p)
 	}
 	if !damaged || len(bridge) == 0 {
-		return remembered
+		return persisted
 	}
 	var out []netip.Prefix
 	for _, p := range bridge {
@@ -186,10 +187,10 @@ func rangesInUse(remembered, bridge []netip.Prefix) []netip.Prefix {
 func computeBridge(n network, names []string, isUp func(string) bool) (string, error) {
 	another := false
 	for _, p := range n.Subnets {
-		another = another || slices.ContainsFunc(n.left, func(q netip.Prefix) bool { return p != q && p.Addr().Is4() && q.Addr().Is4() })
+		another = another || slices.ContainsFunc(n.previous, func(q netip.Prefix) bool { return p != q && p.Addr().Is4() && q.Addr().Is4() })
 	}
 	for _, p := range n.Subnets {
-		for _, q := range n.left {
+		for _, q := range n.previous {
 			if p.Overlaps(q) && (p != q || another) {
 				return "", fmt.Errorf("pod range %s: it overlaps %s, of which pods that run have addresses: restart them first (berth stop --all)", p, q)
 			}
@@ -229,7 +230,7 @@ func readNetwork(file string) (network, error) {
 //
 // Ranges that a cluster assigns may lie inside of an interface's wider network: the bridge's route
 // is more specific.
-func neighbours(p paths, claims, bridge string, w wish) ([]neighbour, error) {
+func neighbours(p paths, claims, bridge string, w rangeRequest) ([]neighbour, error) {
 	taken, err := interfaces(bridge)
 	if err != nil {
 		return nil, err
@@ -239,14 +240,14 @@ func neighbours(p paths, claims, bridge string, w wish) ([]neighbour, error) {
 			return slices.ContainsFunc(w.subnets, func(p netip.Prefix) bool { return n.prefix.Bits() < p.Bits() && n.prefix.Overlaps(p) })
 		})
 	}
-	others, err := claimed(claims, p.network())
+	others, err := claimed(claims, p.network.file)
 	return append(others, taken...), err
 }
 
 // removeIdleBridges removes the agent's bridges without pods that match which.
 func removeIdleBridges(p paths, which func(name string) bool) error {
 	var errs []error
-	for _, name := range p.bridges() {
+	for _, name := range p.network.bridges {
 		if which(name) && bridgePorts(name) == 0 {
 			errs = append(errs, removeBridge(name))
 		}

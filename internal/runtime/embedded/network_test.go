@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"berth/internal/checkpoint/checkpointtest"
+	"berth/internal/host/preflight"
 )
 
 func TestComputeSubnets(t *testing.T) {
@@ -28,27 +29,27 @@ func TestComputeSubnets(t *testing.T) {
 		}
 		return out
 	}
-	wanted := func(texts ...string) wish { return wish{subnets: prefixes(texts...)} }
+	wanted := func(texts ...string) rangeRequest { return rangeRequest{subnets: prefixes(texts...)} }
 	had := func(texts ...string) network { return network{Subnets: prefixes(texts...)} }
-	assigned := func(texts ...string) wish { return wish{prefixes(texts...), true} }
+	assigned := func(texts ...string) rangeRequest { return rangeRequest{prefixes(texts...), true} }
 	gave := func(texts ...string) network { return network{Subnets: prefixes(texts...), Assigned: true} }
 	const inUse = true
 	for name, c := range map[string]struct {
-		wish   wish
-		before network
-		inUse  bool
-		taken  []neighbour
-		want   string // the ranges, or a part of the error
+		rangeRequest rangeRequest
+		before       network
+		inUse        bool
+		taken        []neighbour
+		want         string // the ranges, or a part of the error
 	}{
-		"first":                     {wish{}, network{}, false, taken("192.168.1.0/24"), "10.88.0.0/16"},
-		"next":                      {wish{}, network{}, false, taken("10.88.4.0/24", "10.89.0.0/16"), "10.90.0.0/16"},
-		"all of 10":                 {wish{}, network{}, false, taken("10.0.0.0/8"), "172.20.0.0/16"},
-		"default route":             {wish{}, network{}, false, taken("0.0.0.0/0"), "10.88.0.0/16"},
-		"nothing free":              {wish{}, network{}, false, taken("10.0.0.0/8", "172.16.0.0/12"), "name a free range"},
-		"remembered":                {wish{}, had("10.95.0.0/16"), false, nil, "10.95.0.0/16"},
-		"remembered, taken since":   {wish{}, had("10.88.0.0/16"), false, taken("10.88.0.0/24"), "10.89.0.0/16"},
-		"remembered, taken, in use": {wish{}, had("10.88.0.0/16"), inUse, taken("10.88.0.0/24"), "10.88.0.0/16"},
-		"remembered of a cluster":   {wish{}, gave("10.244.0.0/24"), false, nil, "10.88.0.0/16"},
+		"first":                     {rangeRequest{}, network{}, false, taken("192.168.1.0/24"), "10.88.0.0/16"},
+		"next":                      {rangeRequest{}, network{}, false, taken("10.88.4.0/24", "10.89.0.0/16"), "10.90.0.0/16"},
+		"all of 10":                 {rangeRequest{}, network{}, false, taken("10.0.0.0/8"), "172.20.0.0/16"},
+		"default route":             {rangeRequest{}, network{}, false, taken("0.0.0.0/0"), "10.88.0.0/16"},
+		"nothing free":              {rangeRequest{}, network{}, false, taken("10.0.0.0/8", "172.16.0.0/12"), "name a free range"},
+		"remembered":                {rangeRequest{}, had("10.95.0.0/16"), false, nil, "10.95.0.0/16"},
+		"remembered, taken since":   {rangeRequest{}, had("10.88.0.0/16"), false, taken("10.88.0.0/24"), "10.89.0.0/16"},
+		"remembered, taken, in use": {rangeRequest{}, had("10.88.0.0/16"), inUse, taken("10.88.0.0/24"), "10.88.0.0/16"},
+		"remembered of a cluster":   {rangeRequest{}, gave("10.244.0.0/24"), false, nil, "10.88.0.0/16"},
 		"wanted":                    {wanted("10.200.0.0/24"), network{}, false, nil, "10.200.0.0/24"},
 		"wanted, of both families":  {wanted("10.200.0.0/24", "fd00::/64"), network{}, false, nil, "10.200.0.0/24,fd00::/64"},
 		"wanted before remembered":  {wanted("10.200.0.0/24"), had("10.88.0.0/16"), false, nil, "10.200.0.0/24"},
@@ -64,7 +65,7 @@ func TestComputeSubnets(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			c.before.inUse = c.inUse
-			out, err := computeSubnets(c.wish, c.before, c.taken)
+			out, err := computeSubnets(c.rangeRequest, c.before, c.taken)
 			got := network{Subnets: out}.ranges()
 			if err != nil {
 				got = err.Error()
@@ -80,12 +81,12 @@ func TestComputeSubnets(t *testing.T) {
 // with them.
 func TestEnsureNetwork(t *testing.T) {
 	claims := t.TempDir()
-	a, b := paths{root: filepath.Join(t.TempDir(), "a")}, paths{root: filepath.Join(t.TempDir(), "b")}
+	a, b := newPaths(filepath.Join(t.TempDir(), "a"), ""), newPaths(filepath.Join(t.TempDir(), "b"), "")
 	asked := 0
 	none := []netip.Prefix(nil)
 	choose := func(p paths, wanted []netip.Prefix) network {
 		t.Helper()
-		n, err := ensureNetwork(p, wish{subnets: wanted}, claims, func() string { asked++; return nftables })
+		n, err := ensureNetwork(p, rangeRequest{subnets: wanted}, claims, func() string { asked++; return preflight.Nftables })
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -101,7 +102,7 @@ func TestEnsureNetwork(t *testing.T) {
 	if asked != 2 {
 		t.Errorf("asked %d times for the firewall, want once for each agent", asked)
 	}
-	if _, err := ensureNetwork(a, wish{subnets: second.Subnets}, claims, nil); err == nil || !strings.Contains(err.Error(), "another berth") {
+	if _, err := ensureNetwork(a, rangeRequest{subnets: second.Subnets}, claims, nil); err == nil || !strings.Contains(err.Error(), "another berth") {
 		t.Errorf("error %v, want one that names the other agent", err)
 	}
 
@@ -109,7 +110,7 @@ func TestEnsureNetwork(t *testing.T) {
 	if err := os.RemoveAll(b.root); err != nil {
 		t.Fatal(err)
 	}
-	c := paths{root: filepath.Join(t.TempDir(), "c")}
+	c := newPaths(filepath.Join(t.TempDir(), "c"), "")
 	if n := choose(c, second.Subnets); n.ranges() != second.ranges() {
 		t.Errorf("chose %s, want the range %s that was given up", n.ranges(), second.ranges())
 	}
@@ -134,12 +135,12 @@ func TestEnsureNetwork(t *testing.T) {
 	if err := os.RemoveAll(c.root); err != nil {
 		t.Fatal(err)
 	}
-	c = paths{root: filepath.Join(t.TempDir(), "again")}
+	c = newPaths(filepath.Join(t.TempDir(), "again"), "")
 	choose(c, second.Subnets)
 	if diff := cmp.Diff([]string{claimName(first.Subnets[0]), claimName(second.Subnets[0])}, links()); diff != "" {
 		t.Errorf("links (-want +got):\n%s", diff)
 	}
-	if err := unclaim(claims, c.network()); err != nil {
+	if err := unclaim(claims, c.network.file); err != nil {
 		t.Fatal(err)
 	}
 	left, err := claimed(claims, "")
@@ -158,9 +159,9 @@ func TestEnsureNetworkAtOnce(t *testing.T) {
 	}
 	choices := make(chan choice, agents)
 	for range agents {
-		p := paths{root: t.TempDir()}
+		p := newPaths(t.TempDir(), "")
 		go func() {
-			n, err := ensureNetwork(p, wish{}, claims, func() string { return nftables })
+			n, err := ensureNetwork(p, rangeRequest{}, claims, func() string { return preflight.Nftables })
 			choices <- choice{n, err}
 		}()
 	}
@@ -175,26 +176,28 @@ func TestEnsureNetworkAtOnce(t *testing.T) {
 }
 
 func TestEnsureNetworkCorrupt(t *testing.T) {
-	p := paths{root: t.TempDir()}
-	if err := os.MkdirAll(p.settings(), 0o755); err != nil {
+	p := newPaths(t.TempDir(), "")
+	if err := os.MkdirAll(p.settings, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(p.network(), []byte("{"), 0o644); err != nil {
+	if err := os.WriteFile(p.network.file, []byte("{"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	n, err := ensureNetwork(p, wish{}, t.TempDir(), func() string { return iptables })
-	if err != nil || len(n.Subnets) != 1 || n.Firewall != iptables {
+	n, err := ensureNetwork(p, rangeRequest{}, t.TempDir(), func() string { return preflight.Iptables })
+	if err != nil || len(n.Subnets) != 1 || n.Firewall != preflight.Iptables {
 		t.Errorf("network %+v, error %v; want a new choice", n, err)
 	}
-	if aside, err := os.ReadFile(p.network() + ".corrupt"); err != nil || string(aside) != "{" {
+	if aside, err := os.ReadFile(p.network.file + ".corrupt"); err != nil || string(aside) != "{" {
 		t.Errorf("the corrupt file was not set aside: %q, %v", aside, err)
 	}
 }
 
 // A folder in the place of the claim of a range keeps nobody from the range.
 func TestEnsureNetworkWithAFolderInPlaceOfItsClaim(t *testing.T) {
-	p, claims := paths{root: t.TempDir()}, t.TempDir()
-	choose := func() (network, error) { return ensureNetwork(p, wish{}, claims, func() string { return iptables }) }
+	p, claims := newPaths(t.TempDir(), ""), t.TempDir()
+	choose := func() (network, error) {
+		return ensureNetwork(p, rangeRequest{}, claims, func() string { return preflight.Iptables })
+	}
 	before, err := choose()
 	if err != nil {
 		t.Fatal(err)
@@ -207,7 +210,7 @@ func TestEnsureNetworkWithAFolderInPlaceOfItsClaim(t *testing.T) {
 	if err != nil || !slices.Equal(after.Subnets, before.Subnets) {
 		t.Errorf("network %+v, error %v; want that of before: %+v", after, err, before)
 	}
-	if owner, err := os.Readlink(file); err != nil || owner != p.network() {
+	if owner, err := os.Readlink(file); err != nil || owner != p.network.file {
 		t.Errorf("the claim is of %q, error %v", owner, err)
 	}
 }
@@ -217,9 +220,9 @@ func TestEnsureNetworkWithAFolderInPlaceOfItsClaim(t *testing.T) {
 func TestDiskThatTakesNoNetwork(t *testing.T) {
 	checkpointtest.Each(t, func(t *testing.T, fail func(string) func()) {
 		claims := t.TempDir()
-		known, fresh := paths{root: t.TempDir()}, paths{root: t.TempDir()}
+		known, fresh := newPaths(t.TempDir(), ""), newPaths(t.TempDir(), "")
 		choose := func(p paths) (network, error) {
-			return ensureNetwork(p, wish{}, claims, func() string { return iptables })
+			return ensureNetwork(p, rangeRequest{}, claims, func() string { return preflight.Iptables })
 		}
 		before, err := choose(known)
 		if err != nil {
@@ -230,7 +233,7 @@ func TestDiskThatTakesNoNetwork(t *testing.T) {
 			t.Errorf("chose %v, %v; had %v", now, err, before)
 		}
 		mend := fail(fresh.root)
-		if _, err := choose(fresh); err == nil || !strings.Contains(err.Error(), "write "+fresh.network()+": ") {
+		if _, err := choose(fresh); err == nil || !strings.Contains(err.Error(), "write "+fresh.network.file+": ") {
 			t.Errorf("error %v", err)
 		}
 		mend()
@@ -242,18 +245,18 @@ func TestDiskThatTakesNoNetwork(t *testing.T) {
 
 // The range that was chosen before there could be several is kept.
 func TestNetworkOfBefore(t *testing.T) {
-	p := paths{root: t.TempDir()}
-	if err := os.MkdirAll(p.settings(), 0o755); err != nil {
+	p := newPaths(t.TempDir(), "")
+	if err := os.MkdirAll(p.settings, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(p.network(), []byte(`{"version": 1, "subnet": "10.123.0.0/16", "firewall": "nftables"}`), 0o600); err != nil {
+	if err := os.WriteFile(p.network.file, []byte(`{"version": 1, "subnet": "10.123.0.0/16", "firewall": "nftables"}`), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	n, err := ensureNetwork(p, wish{}, t.TempDir(), nil)
-	if err != nil || n.ranges() != "10.123.0.0/16" || n.Bridge != p.bridge() {
+	n, err := ensureNetwork(p, rangeRequest{}, t.TempDir(), nil)
+	if err != nil || n.ranges() != "10.123.0.0/16" || n.Bridge != p.network.bridge {
 		t.Errorf("network %+v, error %v", n, err)
 	}
-	b, err := os.ReadFile(p.network())
+	b, err := os.ReadFile(p.network.file)
 	if err != nil || strings.Contains(string(b), `"subnet"`) {
 		t.Errorf("wrote %s, error %v", b, err)
 	}
@@ -284,7 +287,7 @@ func TestComputeBridge(t *testing.T) {
 		"IPv4 changes, IPv6 stays": {"10.1.0.0/24 fd00::/64", "10.2.0.0/24 fd00::/64", []string{"b"}, "it overlaps fd00::/64"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			n := network{Bridge: "b", Subnets: prefixes(c.next), left: prefixes(c.before)}
+			n := network{Bridge: "b", Subnets: prefixes(c.next), previous: prefixes(c.before)}
 			got, err := computeBridge(n, []string{"b", "b-2", "b-3"}, func(name string) bool { return slices.Contains(c.up, name) })
 			if err != nil {
 				got = err.Error()
@@ -299,23 +302,23 @@ func TestComputeBridge(t *testing.T) {
 // A range that nobody remembers is still that of the pods that run: an interface that is up says
 // which it is. The loopback stands for their bridge.
 func TestNetworkThatIsUpAndForgotten(t *testing.T) {
-	p := paths{root: t.TempDir()}
-	if err := writeJSON(p.network(), network{Version: 2, Assigned: true, Bridge: "lo", Firewall: nftables}); err != nil {
+	p := newPaths(t.TempDir(), "")
+	if err := writeJSON(p.network.file, network{Version: 2, Assigned: true, Bridge: "lo", Firewall: preflight.Nftables}); err != nil {
 		t.Fatal(err)
 	}
-	w := wish{subnets: []netip.Prefix{netip.MustParsePrefix("10.201.0.0/24")}, assigned: true}
+	w := rangeRequest{subnets: []netip.Prefix{netip.MustParsePrefix("10.201.0.0/24")}, assigned: true}
 	n, err := ensureNetwork(p, w, t.TempDir(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if n.Bridge != p.bridge() || !slices.Contains(n.left, netip.MustParsePrefix("127.0.0.0/8")) {
-		t.Errorf("the bridge is %s, and %v is left; want another bridge than lo, and its range", n.Bridge, n.left)
+	if n.Bridge != p.network.bridge || !slices.Contains(n.previous, netip.MustParsePrefix("127.0.0.0/8")) {
+		t.Errorf("the bridge is %s, and %v is left; want another bridge than lo, and its range", n.Bridge, n.previous)
 	}
 }
 
 // What a flipped bit makes of the file is no choice of a firewall.
 func TestNetworkIsChecked(t *testing.T) {
-	for firewall, fine := range map[string]bool{"": true, nftables: true, iptables: true, "nftablds": false} {
+	for firewall, fine := range map[string]bool{"": true, preflight.Nftables: true, preflight.Iptables: true, "nftablds": false} {
 		if err := (network{Firewall: firewall}).check(); (err == nil) != fine {
 			t.Errorf("firewall %q: %v", firewall, err)
 		}
@@ -324,14 +327,14 @@ func TestNetworkIsChecked(t *testing.T) {
 
 // A bridge of another root directory, or of a flipped bit, is not made; the range stays.
 func TestBridgeOfAnotherRoot(t *testing.T) {
-	p := paths{root: t.TempDir()}
+	p := newPaths(t.TempDir(), "")
 	subnets := []netip.Prefix{netip.MustParsePrefix("10.201.7.0/24")}
-	if err := writeJSON(p.network(), network{Version: 2, Subnets: subnets, Bridge: "berth0000nine", Firewall: nftables}); err != nil {
+	if err := writeJSON(p.network.file, network{Version: 2, Subnets: subnets, Bridge: "berth0000nine", Firewall: preflight.Nftables}); err != nil {
 		t.Fatal(err)
 	}
-	n, err := ensureNetwork(p, wish{}, t.TempDir(), nil)
-	if err != nil || n.Bridge != p.bridge() || !slices.Equal(n.Subnets, subnets) {
-		t.Errorf("the bridge is %s, the ranges are %v, %v; want %s, %v", n.Bridge, n.Subnets, err, p.bridge(), subnets)
+	n, err := ensureNetwork(p, rangeRequest{}, t.TempDir(), nil)
+	if err != nil || n.Bridge != p.network.bridge || !slices.Equal(n.Subnets, subnets) {
+		t.Errorf("the bridge is %s, the ranges are %v, %v; want %s, %v", n.Bridge, n.Subnets, err, p.network.bridge, subnets)
 	}
 }
 

@@ -21,8 +21,8 @@ import (
 // the same. All orphans carry a sandbox or container ID, by which they are found here and compared
 // with containerd's objects (inventory.go). CRI has no call for it.
 
-// remains is the host state of one sandbox or container.
-type remains struct {
+// hostState is the host state of one sandbox or container.
+type hostState struct {
 	shims       []shimProcess
 	runc        []string // directories with runc's state
 	folders     []string // of containerd, possibly with mounts; shim sockets
@@ -38,12 +38,12 @@ type shimProcess struct {
 	startTime uint64 // clock ticks since boot
 }
 
-// findRemains lists the host state of sandboxes and containers, by ID.
-func findRemains(p paths, proc string) (map[string]*remains, error) {
-	found := map[string]*remains{}
-	of := func(id string) *remains {
+// findHostState lists the host state of sandboxes and containers, by ID.
+func findHostState(p paths, proc string) (map[string]*hostState, error) {
+	found := map[string]*hostState{}
+	of := func(id string) *hostState {
 		if found[id] == nil {
-			found[id] = &remains{}
+			found[id] = &hostState{}
 		}
 		return found[id]
 	}
@@ -54,24 +54,24 @@ func findRemains(p paths, proc string) (map[string]*remains, error) {
 	for _, s := range shims {
 		of(s.id).shims = append(of(s.id).shims, s)
 	}
-	err = eachEntry(filepath.Join(p.runc(), podNamespace), func(path string) {
+	err = eachEntry(filepath.Join(p.runc, podNamespace), func(path string) {
 		of(filepath.Base(path)).runc = append(of(filepath.Base(path)).runc, path)
 	})
-	for _, dir := range []string{p.state() + taskDir, p.home() + taskDir, p.state() + sandboxDir, p.home() + sandboxDir} {
+	for _, dir := range []string{p.state + taskDir, p.store.dir + taskDir, p.state + sandboxDir, p.store.dir + sandboxDir} {
 		err = errors.Join(err, eachEntry(dir, func(path string) {
 			// containerd prefixes a bundle's name with a dot before it deletes it.
 			id := strings.TrimPrefix(filepath.Base(path), ".")
 			of(id).folders = append(of(id).folders, path)
 		}))
 	}
-	err = errors.Join(err, eachEntry(filepath.Join(p.addresses(), p.bridge()), func(path string) {
+	err = errors.Join(err, eachEntry(filepath.Join(p.network.leases, p.network.bridge), func(path string) {
 		if id, _ := lessee(path); id != "" {
 			of(id).addresses = append(of(id).addresses, path)
 		}
 	}))
-	attachments, globErr := filepath.Glob(filepath.Join(attachmentsDir, p.bridge()+"-*"))
+	attachments, globErr := filepath.Glob(filepath.Join(attachmentsDir, p.network.bridge+"-*"))
 	for _, path := range attachments {
-		name := strings.TrimPrefix(filepath.Base(path), p.bridge()+"-")
+		name := strings.TrimPrefix(filepath.Base(path), p.network.bridge+"-")
 		if i := strings.LastIndexByte(name, '-'); i > 0 { // the rest is the interface
 			of(name[:i]).attachments = append(of(name[:i]).attachments, path)
 		}
@@ -139,7 +139,7 @@ func shimID(p paths, proc string, pid int) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	isShim := strings.HasPrefix(exe, real(p.bundles())+"/")
+	isShim := strings.HasPrefix(exe, real(p.bundles)+"/")
 	if !isShim && (!slices.Contains(podshimPrograms, exe) || !runsSealed(proc, pid)) {
 		return "", nil
 	}
@@ -149,9 +149,9 @@ func shimID(p paths, proc string, pid int) (string, error) {
 	}
 	args := strings.Split(strings.TrimSuffix(string(line), "\x00"), "\x00")
 	if isShim {
-		return parseShim(args, p.socket()), nil
+		return parseShim(args, p.socket), nil
 	}
-	return parsePodshim(args, p.podshims()), nil
+	return parsePodshim(args, p.podshims), nil
 }
 
 // parseShim returns the ID in a shim's arguments if it serves the containerd at the socket, in the
@@ -175,11 +175,11 @@ func parseShim(args []string, socket string) string {
 // includes namespaces that a call is creating.
 func idleNamespaces(p paths, proc string) ([]string, error) {
 	var files []string
-	if err := eachEntry(p.namespaces(), func(path string) { files = append(files, path) }); err != nil || len(files) == 0 {
+	if err := eachEntry(p.namespaces, func(path string) { files = append(files, path) }); err != nil || len(files) == 0 {
 		return nil, err
 	}
 	used := map[string]bool{}
-	attachments, err := filepath.Glob(filepath.Join(attachmentsDir, p.bridge()+"-*"))
+	attachments, err := filepath.Glob(filepath.Join(attachmentsDir, p.network.bridge+"-*"))
 	if err != nil {
 		return nil, err
 	}
@@ -206,7 +206,7 @@ func idleNamespaces(p paths, proc string) ([]string, error) {
 
 // computeOrphans returns the unknown IDs, and those of them that were unknown at the previous scan
 // too: containerd's own cleanup takes a moment. Names that are not IDs are ignored.
-func computeOrphans(found map[string]*remains, known, before map[string]bool) (now map[string]bool, sure []string) {
+func computeOrphans(found map[string]*hostState, known, before map[string]bool) (now map[string]bool, sure []string) {
 	now = map[string]bool{}
 	for _, id := range slices.Sorted(maps.Keys(found)) {
 		if !isID(id) || known[id] {

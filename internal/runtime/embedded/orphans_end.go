@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"os"
 	"time"
 
@@ -17,49 +18,57 @@ import (
 )
 
 const (
-	// settleTime is the time between two scans for orphans: containerd's background cleanup takes
+	// scanInterval is the time between two scans for orphans: containerd's background cleanup takes
 	// at most 5 s.
-	settleTime = 5 * time.Second
-	// lookTimeout bounds one scan for orphans and their removal.
-	lookTimeout = time.Minute
+	scanInterval = 5 * time.Second
+	// scanTimeout bounds one scan for orphans and their removal.
+	scanTimeout = time.Minute
 	// orphanTimeout bounds the regular deletion of a task, before it is killed by force.
 	orphanTimeout = 10 * time.Second
-	// maxLooks bounds the number of scans; remaining orphans wait for the next upkeep. The cleanup
+	// maxScans bounds the number of scans; remaining orphans wait for the next upkeep. The cleanup
 	// of an interrupted call takes at most a minute.
-	maxLooks = 24
+	maxScans = 24
 )
 
-// sightings is the result of a scan for orphans.
-type sightings struct {
+// scanResult is the result of a scan for orphans.
+type scanResult struct {
 	orphans    map[string]bool // ids
 	namespaces map[string]bool // files
 	leases     map[string]bool // ids
 	rules      map[string]bool // ID prefixes
 	calls      map[string]bool // IDs of active calls
-	underWay   map[string]bool // IDs of calls that were active at all scans, which may leave orphans
+	active     map[string]bool // IDs of calls that were active at all scans, which may leave orphans
 }
 
 // any reports whether another scan is necessary.
-func (s sightings) any() bool {
-	return len(s.orphans)+len(s.namespaces)+len(s.leases)+len(s.rules)+len(s.underWay) > 0
+func (s scanResult) any() bool {
+	return len(s.orphans)+len(s.namespaces)+len(s.leases)+len(s.rules)+len(s.active) > 0
 }
 
-// endOrphans removes the host state of sandboxes and containers that are unknown to containerd,
+// orphanCollector removes the host state of interrupted calls.
+type orphanCollector struct {
+	paths   paths
+	cgroups Cgroups   // nil: cgroups are not removed
+	began   time.Time // start of this agent
+	log     *slog.Logger
+}
+
+// collect removes the host state of sandboxes and containers that are unknown to containerd,
 // after two scans have found it.
-func (r *Runtime) endOrphans(ctx context.Context) error {
-	conn, err := dial(r.paths.socket())
+func (o orphanCollector) collect(ctx context.Context) error {
+	conn, err := dial(o.paths.socket)
 	if err != nil {
 		return err
 	}
 	defer conn.Close()
-	last, err := r.endSeenTwice(ctx, conn, nil)
-	for looks := 1; last.any() && looks < maxLooks; looks++ {
+	last, err := o.scan(ctx, conn, nil)
+	for scans := 1; last.any() && scans < maxScans; scans++ {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-time.After(settleTime):
+		case <-time.After(scanInterval):
 		}
-		last, err = r.endSeenTwice(ctx, conn, &last)
+		last, err = o.scan(ctx, conn, &last)
 	}
 	if ctx.Err() != nil || status.Code(err) == codes.Unavailable {
 		return nil // the supervisor reports it, and triggers another scan when containerd has recovered
@@ -67,84 +76,84 @@ func (r *Runtime) endOrphans(ctx context.Context) error {
 	return err
 }
 
-// endOrphansAtOnce is endOrphans for a runtime that is about to be stopped and receives no more
+// collectOnce is collect for a runtime that is about to be stopped and receives no more
 // calls. It is brief, even if containerd hangs.
-func (r *Runtime) endOrphansAtOnce(ctx context.Context) error {
+func (o orphanCollector) collectOnce(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, orphanTimeout)
 	defer cancel()
-	conn, err := dial(r.paths.socket())
+	conn, err := dial(o.paths.socket)
 	if err != nil {
 		return err
 	}
 	defer conn.Close()
-	seen, err := r.endSeenTwice(ctx, conn, nil)
+	seen, err := o.scan(ctx, conn, nil)
 	if err == nil && seen.any() {
-		_, err = r.endSeenTwice(ctx, conn, &seen)
+		_, err = o.scan(ctx, conn, &seen)
 	}
 	return err
 }
 
-// endSeenTwice removes the orphans that this and the previous scan found, and returns its findings.
-func (r *Runtime) endSeenTwice(ctx context.Context, conn grpc.ClientConnInterface, before *sightings) (sightings, error) {
-	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
+// scan removes the orphans that this and the previous scan found, and returns its findings.
+func (o orphanCollector) scan(ctx context.Context, conn grpc.ClientConnInterface, before *scanResult) (scanResult, error) {
+	ctx, cancel := context.WithTimeout(ctx, scanTimeout)
 	defer cancel()
-	found, err := findRemains(r.paths, "/proc")
+	found, err := findHostState(o.paths, "/proc")
 	if err != nil {
-		return sightings{}, err
+		return scanResult{}, err
 	}
-	if r.cfg.Cgroups != nil {
-		dirs, err := r.cfg.Cgroups.EmptyContainers()
+	if o.cgroups != nil {
+		dirs, err := o.cgroups.EmptyContainers()
 		if err != nil {
-			return sightings{}, err
+			return scanResult{}, err
 		}
 		for id, dirs := range dirs {
 			if found[id] == nil {
-				found[id] = &remains{}
+				found[id] = &hostState{}
 			}
 			found[id].cgroups = dirs
 		}
 	}
-	idle, err := idleNamespaces(r.paths, "/proc")
+	idle, err := idleNamespaces(o.paths, "/proc")
 	if err != nil {
-		return sightings{}, err
+		return scanResult{}, err
 	}
 	rules, err := listRules(ctx, masquerades)
 	if err != nil {
-		return sightings{}, err
+		return scanResult{}, err
 	}
-	has, err := takeInventory(ctx, conn, r.paths, r.began)
+	has, err := takeInventory(ctx, conn, o.paths, o.began)
 	if err != nil {
-		return sightings{}, err
+		return scanResult{}, err
 	}
-	stray := computeStrayRules(rules, r.paths.bridge(), has.known)
+	stray := computeStrayRules(rules, o.paths.network.bridge, has.known)
 	for id := range has.ended {
 		// CRI still removes their files and network.
 		if of := found[id]; of != nil && len(of.shims)+len(of.runc)+len(of.cgroups) > 0 {
-			found[id] = &remains{shims: of.shims, runc: of.runc, cgroups: of.cgroups}
+			found[id] = &hostState{shims: of.shims, runc: of.runc, cgroups: of.cgroups}
 			delete(has.known, id)
 		}
 	}
 	if before == nil {
-		before = &sightings{underWay: has.underWay}
+		before = &scanResult{active: has.active}
 	}
-	now := sightings{
+	now := scanResult{
 		namespaces: setOf(idle), leases: setOf(has.stale), rules: stray,
-		calls: has.underWay, underWay: both(before.underWay, has.underWay),
+		calls: has.active, active: intersection(before.active, has.active),
 	}
 	var sure []string
 	now.orphans, sure = computeOrphans(found, has.known, before.orphans)
 	var errs []error
 	for _, id := range sure {
-		if err := r.endOrphan(ctx, conn, orphan{id: id, remains: *found[id], isTask: has.tasks[id]}); err != nil {
+		if err := o.remove(ctx, conn, orphan{id: id, hostState: *found[id], isTask: has.tasks[id]}); err != nil {
 			errs = append(errs, fmt.Errorf("remove what is left of %s, which containerd does not know: %w", id, err))
 		}
 	}
 	for file := range sureNamespaces(*before, now) {
-		r.log.Info("removed a network namespace that nothing uses", "file", file)
+		o.log.Info("removed a network namespace that nothing uses", "file", file)
 		errs = append(errs, removeNamespace(file))
 	}
-	errs = append(errs, removeRules(ctx, r.paths.bridge(), both(before.rules, now.rules)))
-	for id := range both(before.leases, now.leases) {
+	errs = append(errs, removeRules(ctx, o.paths.network.bridge, intersection(before.rules, now.rules)))
+	for id := range intersection(before.leases, now.leases) {
 		_, err := leasesapi.NewLeasesClient(conn).Delete(inPods(ctx), &leasesapi.DeleteRequest{ID: id})
 		if status.Code(err) != codes.NotFound {
 			errs = append(errs, err)
@@ -155,11 +164,11 @@ func (r *Runtime) endSeenTwice(ctx context.Context, conn grpc.ClientConnInterfac
 
 // sureNamespaces returns the namespaces that were idle at both scans and belong to no call: the
 // call that created one at the first scan is active at both.
-func sureNamespaces(before, now sightings) map[string]bool {
-	if len(both(before.calls, now.calls)) > 0 {
+func sureNamespaces(before, now scanResult) map[string]bool {
+	if len(intersection(before.calls, now.calls)) > 0 {
 		return nil
 	}
-	return both(before.namespaces, now.namespaces)
+	return intersection(before.namespaces, now.namespaces)
 }
 
 func setOf(names []string) map[string]bool {
@@ -170,8 +179,8 @@ func setOf(names []string) map[string]bool {
 	return set
 }
 
-// both is the intersection of two sets.
-func both(a, b map[string]bool) map[string]bool {
+// intersection returns the elements that are in both sets.
+func intersection(a, b map[string]bool) map[string]bool {
 	set := map[string]bool{}
 	for name := range a {
 		if b[name] {
@@ -183,47 +192,47 @@ func both(a, b map[string]bool) map[string]bool {
 
 // orphan is the host state of a sandbox or container that is unknown to containerd.
 type orphan struct {
-	remains
+	hostState
 	id     string
 	isTask bool // containerd's task service has it
 }
 
-// endOrphan removes an orphan's task, if there is one, and its host state.
-func (r *Runtime) endOrphan(ctx context.Context, conn grpc.ClientConnInterface, o orphan) error {
-	r.log.Info("removing what is left of a call that was cut off", "id", o.id, "shims", len(o.shims), "task", o.isTask)
+// remove removes an orphan's task, if there is one, and its host state.
+func (o orphanCollector) remove(ctx context.Context, conn grpc.ClientConnInterface, found orphan) error {
+	o.log.Info("removing what is left of a call that was cut off", "id", found.id, "shims", len(found.shims), "task", found.isTask)
 	var errs []error
-	if o.isTask {
+	if found.isTask {
 		// If this fails, the shims are killed below.
-		if err := endTask(ctx, conn, o.id); err != nil {
-			r.log.Debug("task not ended in good order", "id", o.id, "error", err)
+		if err := deleteTask(ctx, conn, found.id); err != nil {
+			o.log.Debug("task not ended in good order", "id", found.id, "error", err)
 		}
 	}
-	for _, s := range o.shims {
-		errs = append(errs, killShim(ctx, r.paths, s))
+	for _, s := range found.shims {
+		errs = append(errs, killShim(ctx, o.paths, s))
 	}
 	if err := errors.Join(errs...); err != nil {
 		return err // it may recreate what is removed here
 	}
-	errs = append(errs, deleteContainers(ctx, r.paths, o.runc))
-	if len(o.cgroups) > 0 {
-		errs = append(errs, r.cfg.Cgroups.RemoveEmpty(o.cgroups))
+	errs = append(errs, deleteContainers(ctx, o.paths, found.runc))
+	if len(found.cgroups) > 0 {
+		errs = append(errs, o.cgroups.RemoveEmpty(found.cgroups))
 	}
-	for _, file := range o.attachments {
-		errs = append(errs, removeAttachment(ctx, r.paths, file))
+	for _, file := range found.attachments {
+		errs = append(errs, removeAttachment(ctx, o.paths, file))
 	}
-	errs = append(errs, endLeases(ctx, r.paths, o))
-	for _, dir := range o.folders {
+	errs = append(errs, detachLeases(ctx, o.paths, found))
+	for _, dir := range found.folders {
 		if err := unmountBelow(dir); err != nil {
 			errs = append(errs, err)
 			continue
 		}
 		errs = append(errs, os.RemoveAll(dir))
 	}
-	return errors.Join(append(errs, os.RemoveAll(r.paths.shimSocket(o.id)))...)
+	return errors.Join(append(errs, os.RemoveAll(shimSocket(o.paths, found.id)))...)
 }
 
-// endTask makes containerd kill and delete a task, with its shim.
-func endTask(ctx context.Context, conn grpc.ClientConnInterface, id string) error {
+// deleteTask makes containerd kill and delete a task, with its shim.
+func deleteTask(ctx context.Context, conn grpc.ClientConnInterface, id string) error {
 	ctx, cancel := context.WithTimeout(inPods(ctx), orphanTimeout)
 	defer cancel()
 	tasks := tasksapi.NewTasksClient(conn)
@@ -251,7 +260,7 @@ func killShim(ctx context.Context, p paths, s shimProcess) error {
 	if err != nil || c == nil {
 		return err
 	}
-	return errors.Join(c.end(ctx, 0), c.close())
+	return errors.Join(c.terminate(ctx, 0), c.close())
 }
 
 // removeNamespace unmounts and removes a network namespace file, which deletes its interfaces.

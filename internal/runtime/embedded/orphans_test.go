@@ -35,7 +35,7 @@ func TestParseShim(t *testing.T) {
 
 func TestComputeOrphans(t *testing.T) {
 	one, two, three := strings.Repeat("1", 64), strings.Repeat("2", 64), strings.Repeat("3", 64)
-	found := map[string]*remains{one: {}, two: {}, three: {}, "by-hand": {}}
+	found := map[string]*hostState{one: {}, two: {}, three: {}, "by-hand": {}}
 	for name, c := range map[string]struct {
 		known, before []string
 		now, sure     []string
@@ -65,11 +65,11 @@ func TestAddLeases(t *testing.T) {
 		return &leasesapi.Lease{ID: id, CreatedAt: timestamppb.New(at)}
 	}
 	making, sandbox, cutOff := strings.Repeat("a", 64), strings.Repeat("b", 64), strings.Repeat("c", 64)
-	has := inventory{known: map[string]bool{sandbox: true}, underWay: map[string]bool{}}
+	has := inventory{known: map[string]bool{sandbox: true}, active: map[string]bool{}}
 	has.addLeases([]*leasesapi.Lease{
 		lease(making, began.Add(time.Second)), lease(sandbox, began.Add(-time.Hour)), lease(cutOff, began.Add(-time.Second)), lease("123-pull", began),
 	}, began, began.Add(time.Minute))
-	want := inventory{known: setOf([]string{sandbox, making}), underWay: setOf([]string{making}), stale: []string{cutOff}}
+	want := inventory{known: setOf([]string{sandbox, making}), active: setOf([]string{making}), stale: []string{cutOff}}
 	if diff := cmp.Diff(want, has, cmp.AllowUnexported(inventory{})); diff != "" {
 		t.Errorf("inventory (-want +got):\n%s", diff)
 	}
@@ -81,9 +81,9 @@ func TestAddLeasesAfterTheClockWasSetBack(t *testing.T) {
 	began := time.Unix(1000, 0)
 	now := began.AddDate(-10, 0, 0)
 	making := strings.Repeat("a", 64)
-	has := inventory{known: map[string]bool{}, underWay: map[string]bool{}}
+	has := inventory{known: map[string]bool{}, active: map[string]bool{}}
 	has.addLeases([]*leasesapi.Lease{{ID: making, CreatedAt: timestamppb.New(now.Add(-time.Second))}}, began, now)
-	if !has.known[making] || !has.underWay[making] || len(has.stale) != 0 {
+	if !has.known[making] || !has.active[making] || len(has.stale) != 0 {
 		t.Errorf("a call under way is taken for one that has ended: %+v", has)
 	}
 }
@@ -91,25 +91,25 @@ func TestAddLeasesAfterTheClockWasSetBack(t *testing.T) {
 // Remains are found by their ids wherever they lie, and what lies beside them is left alone.
 func TestFindRemains(t *testing.T) {
 	dir := t.TempDir()
-	p := paths{root: dir + "/root", run: dir + "/run"}
+	p := newPaths(dir+"/root", dir+"/run")
 	id := strings.Repeat("e", 64)
-	shim := "shim\x00-namespace\x00k8s.io\x00-id\x00" + id + "\x00-address\x00" + p.socket() + "\x00"
-	exe := p.bundles() + "/0123/bin/containerd-shim-runc-v2"
+	shim := "shim\x00-namespace\x00k8s.io\x00-id\x00" + id + "\x00-address\x00" + p.socket + "\x00"
+	exe := p.bundles + "/0123/bin/containerd-shim-runc-v2"
 	files := map[string]string{
-		p.runc() + "/k8s.io/" + id + "/exec.fifo":                  "",
-		p.state() + taskDir + "/." + id + "/config.json":           "",
-		p.home() + sandboxDir + "/" + id + "/hostname":             "",
-		p.addresses() + "/" + p.bridge() + "/10.88.0.7":            id + "\r\neth0",
-		p.addresses() + "/" + p.bridge() + "/fd00:88::7":           id + "\r\neth0",
-		p.addresses() + "/" + p.bridge() + "/last_reserved_ip.0":   "10.88.0.7",
-		p.addresses() + "/" + p.bridge() + "/lock":                 "",
-		dir + "/proc/7/cmdline":                                    shim,
-		dir + "/proc/7/stat":                                       "7 (shim) S 1 7 7 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 9 0 4711 1 2 3",
-		dir + "/proc/8/cmdline":                                    shim, // of the same words, but not our program
-		dir + "/proc/8/stat":                                       "8 (shim) S 1 8 8 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 9 0 4712 1 2 3",
-		exe:                                                        "",
-		dir + "/other/bin/containerd-shim-runc-v2":                 "",
-		p.state() + "/io.containerd.runtime.v2.task/moby/abc/init": "",
+		p.runc + "/k8s.io/" + id + "/exec.fifo":                           "",
+		p.state + taskDir + "/." + id + "/config.json":                    "",
+		p.store.dir + sandboxDir + "/" + id + "/hostname":                 "",
+		p.network.leases + "/" + p.network.bridge + "/10.88.0.7":          id + "\r\neth0",
+		p.network.leases + "/" + p.network.bridge + "/fd00:88::7":         id + "\r\neth0",
+		p.network.leases + "/" + p.network.bridge + "/last_reserved_ip.0": "10.88.0.7",
+		p.network.leases + "/" + p.network.bridge + "/lock":               "",
+		dir + "/proc/7/cmdline":                                           shim,
+		dir + "/proc/7/stat":                                              "7 (shim) S 1 7 7 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 9 0 4711 1 2 3",
+		dir + "/proc/8/cmdline":                                           shim, // of the same words, but not our program
+		dir + "/proc/8/stat":                                              "8 (shim) S 1 8 8 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 9 0 4712 1 2 3",
+		exe:                                                               "",
+		dir + "/other/bin/containerd-shim-runc-v2":                        "",
+		p.state + "/io.containerd.runtime.v2.task/moby/abc/init":          "",
 	}
 	for name, text := range files {
 		if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
@@ -124,17 +124,17 @@ func TestFindRemains(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	got, err := findRemains(p, dir+"/proc")
+	got, err := findHostState(p, dir+"/proc")
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := map[string]*remains{id: {
+	want := map[string]*hostState{id: {
 		shims:     []shimProcess{{id: id, pid: 7, startTime: 4711}},
-		runc:      []string{p.runc() + "/k8s.io/" + id},
-		folders:   []string{p.state() + taskDir + "/." + id, p.home() + sandboxDir + "/" + id},
-		addresses: []string{p.addresses() + "/" + p.bridge() + "/10.88.0.7", p.addresses() + "/" + p.bridge() + "/fd00:88::7"},
+		runc:      []string{p.runc + "/k8s.io/" + id},
+		folders:   []string{p.state + taskDir + "/." + id, p.store.dir + sandboxDir + "/" + id},
+		addresses: []string{p.network.leases + "/" + p.network.bridge + "/10.88.0.7", p.network.leases + "/" + p.network.bridge + "/fd00:88::7"},
 	}}
-	if diff := cmp.Diff(want, got, cmp.AllowUnexported(remains{}, shimProcess{})); diff != "" {
+	if diff := cmp.Diff(want, got, cmp.AllowUnexported(hostState{}, shimProcess{})); diff != "" {
 		t.Errorf("remains (-want +got):\n%s", diff)
 	}
 }
@@ -172,11 +172,11 @@ func TestComputeEnded(t *testing.T) {
 // A network namespace may be of a call that was under way at both looks, and of no other: other
 // calls do not keep what is idle.
 func TestSureNamespaces(t *testing.T) {
-	look := func(calls, namespaces string) sightings {
-		return sightings{calls: setOf(strings.Fields(calls)), namespaces: setOf(strings.Fields(namespaces))}
+	look := func(calls, namespaces string) scanResult {
+		return scanResult{calls: setOf(strings.Fields(calls)), namespaces: setOf(strings.Fields(namespaces))}
 	}
 	for name, c := range map[string]struct {
-		before, now sightings
+		before, now scanResult
 		want        string
 	}{
 		"no calls":              {look("", "a b"), look("", "b c"), "b"},

@@ -12,10 +12,29 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
+	"golang.org/x/sync/semaphore"
+
 	"berth/internal/host/inotify"
+	"berth/internal/host/preflight"
 )
+
+// PodNetwork configures containerd's pod network. Its methods are safe for concurrent use.
+type PodNetwork struct {
+	plugins  string // the directory of CNI network configurations; "" for none
+	paths    paths
+	log      *slog.Logger
+	lock     *semaphore.Weighted
+	changed  func()
+	claims   string // directory of range claims
+	programs string // directory of network plugins' programs
+
+	mu      sync.Mutex
+	request rangeRequest // guarded by mu
+	current podNetwork   // guarded by mu; the configuration of containerd
+}
 
 // podNetwork is the pod network that containerd is configured with.
 type podNetwork struct {
@@ -25,62 +44,60 @@ type podNetwork struct {
 	err      error   // why pods have no network
 }
 
-// SetPodCIDRs sets the pod ranges that the cluster has assigned to the node: one, or one per IP
+// SetCIDRs sets the pod ranges that the cluster has assigned to the node: one, or one per IP
 // family. Running pods keep their addresses. Idempotent. If a range is not usable, it fails and
 // pods keep the previous network.
-func (r *Runtime) SetPodCIDRs(ctx context.Context, cidrs []string) error {
+func (n *PodNetwork) SetCIDRs(ctx context.Context, cidrs []string) error {
 	subnets, err := parseSubnets(cidrs)
 	if err != nil {
 		return err
 	}
-	if err := r.acquire(ctx); err != nil {
+	if err := n.lock.Acquire(ctx, 1); err != nil {
 		return err
 	}
-	defer r.release()
-	r.mu.Lock()
-	before := r.podCIDRs.subnets
-	r.podCIDRs.subnets = subnets
-	r.mu.Unlock()
-	if err := r.applyNetwork(); err != nil {
-		r.mu.Lock()
-		r.podCIDRs.subnets = before
-		r.mu.Unlock()
+	defer n.lock.Release(1)
+	n.mu.Lock()
+	before := n.request.subnets
+	n.request.subnets = subnets
+	n.mu.Unlock()
+	if err := n.apply(); err != nil {
+		n.mu.Lock()
+		n.request.subnets = before
+		n.mu.Unlock()
 		return err
 	}
 	return nil
 }
 
-// NetworkHealth returns an error if pods have neither the node's own network nor that of a plugin.
-func (r *Runtime) NetworkHealth() error {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.pods.err
+// Health returns an error if pods have neither the node's own network nor that of a plugin.
+func (n *PodNetwork) Health() error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.current.err
 }
 
-// applyNetwork configures containerd's pod network: that of a network plugin if there is one, else
-// the bridge. containerd watches the directory, so no restart is necessary.
-func (r *Runtime) applyNetwork() error {
-	r.mu.Lock()
-	w, before := r.podCIDRs, r.pods
-	r.mu.Unlock()
-	next, err := r.chooseNetwork(w)
+// apply configures containerd's pod network: that of a network plugin if there is one, else the
+// bridge. containerd watches the directory, so no restart is necessary. The caller holds lock.
+func (n *PodNetwork) apply() error {
+	n.mu.Lock()
+	request, before := n.request, n.current
+	n.mu.Unlock()
+	next, err := n.choose(request)
 	if err != nil {
 		next = before
 		next.err = err
 	}
-	r.mu.Lock()
-	r.pods = next
-	r.mu.Unlock()
+	n.mu.Lock()
+	n.current = next
+	n.mu.Unlock()
 	if err == nil && (next.plugin != before.plugin || next.unusable != before.unusable || !slices.Equal(next.bridge.Subnets, before.bridge.Subnets)) {
-		logNetwork(r.log, next, before)
+		logNetwork(n.log, next, before)
 		if next.bridge.Assigned && len(next.bridge.Subnets) > 0 { // without a cluster there are no Services
-			if err := filterBridged("/", func(module string) error { return runTool("modprobe", module) }); err != nil {
-				r.log.Warn("a pod does not reach pods of its own node by the address of their Service", "error", err)
+			if err := preflight.FilterBridged("/", func(module string) error { return preflight.RunTool("modprobe", module) }); err != nil {
+				n.log.Warn("a pod does not reach pods of its own node by the address of their Service", "error", err)
 			}
 		}
-		if r.cfg.NetworkChanged != nil {
-			r.cfg.NetworkChanged()
-		}
+		n.changed()
 	}
 	return err
 }
@@ -91,39 +108,39 @@ func errNoRange(plugins string) error {
 		"(--allocate-node-cidrs), or install a network plugin", plugins)
 }
 
-func (r *Runtime) chooseNetwork(w wish) (podNetwork, error) {
-	if name, content, err := pluginConfig(r.cfg.NetworkPlugins); err != nil || name != "" {
+func (n *PodNetwork) choose(request rangeRequest) (podNetwork, error) {
+	if name, content, err := pluginConfig(n.plugins); err != nil || name != "" {
 		if err != nil {
 			return podNetwork{}, err
 		}
-		file := filepath.Join(r.cfg.NetworkPlugins, name)
-		if err := checkPrograms(file, content, []string{filepath.Join(r.paths.current(), "cni"), r.pluginPrograms}); err != nil {
+		file := filepath.Join(n.plugins, name)
+		if err := checkPrograms(file, content, []string{filepath.Join(n.paths.current, "cni"), n.programs}); err != nil {
 			// Without a configuration, containerd reports that the network is not ready, and so is
 			// the node; with this one, each pod would fail.
-			return podNetwork{plugin: file, unusable: true, err: err}, replaceIn(r.paths.cniConf(), "", nil)
+			return podNetwork{plugin: file, unusable: true, err: err}, replaceIn(n.paths.network.configs, "", nil)
 		}
-		return podNetwork{plugin: file}, replaceIn(r.paths.cniConf(), name, content)
+		return podNetwork{plugin: file}, replaceIn(n.paths.network.configs, name, content)
 	}
-	if err := withoutIPv6(&w); err != nil {
+	if err := withoutIPv6(&request); err != nil {
 		return podNetwork{}, err
 	}
-	n, err := ensureNetwork(r.paths, w, r.claims, detectFirewall)
+	chosen, err := ensureNetwork(n.paths, request, n.claims, preflight.DetectFirewall)
 	if err != nil {
 		return podNetwork{}, err
 	}
-	if len(n.Subnets) == 0 {
-		return podNetwork{err: errNoRange(r.cfg.NetworkPlugins)}, replaceIn(r.paths.cniConf(), "", nil)
+	if len(chosen.Subnets) == 0 {
+		return podNetwork{err: errNoRange(n.plugins)}, replaceIn(n.paths.network.configs, "", nil)
 	}
-	conflist, err := generateConflist(r.paths, n)
+	conflist, err := generateConflist(n.paths, chosen)
 	if err != nil {
 		return podNetwork{}, err
 	}
-	return podNetwork{bridge: n}, replaceIn(r.paths.cniConf(), filepath.Base(r.paths.conflist()), conflist)
+	return podNetwork{bridge: chosen}, replaceIn(n.paths.network.configs, filepath.Base(n.paths.network.conflist), conflist)
 }
 
 // withoutIPv6 removes the IPv6 range if the kernel has no IPv6 (ipv6.disable=1): no pod would
 // start. It fails if no range is left.
-func withoutIPv6(w *wish) error {
+func withoutIPv6(w *rangeRequest) error {
 	if _, err := os.Stat("/proc/self/net/if_inet6"); !errors.Is(err, fs.ErrNotExist) || len(w.subnets) == 0 {
 		return nil
 	}
@@ -145,7 +162,7 @@ func logNetwork(log *slog.Logger, next, before podNetwork) {
 		log.Info("pods get the network of a plugin"+keep, "file", next.plugin)
 	case len(next.bridge.Subnets) == 0:
 		log.Warn("pods get no network", "reason", next.err)
-	case len(before.bridge.Subnets) > 0 || before.plugin != "" || len(next.bridge.left) > 0:
+	case len(before.bridge.Subnets) > 0 || before.plugin != "" || len(next.bridge.previous) > 0:
 		log.Warn("pods get addresses of another range"+keep, "ranges", next.bridge.ranges())
 	default:
 		log.Info("pods get addresses of the node's range", "ranges", next.bridge.ranges())
@@ -251,13 +268,14 @@ func replaceIn(folder, name string, content []byte) error {
 const pluginsRetry = 10 * time.Second
 
 // followPlugins switches pods to a plugin's network as soon as it is configured, until ctx is done.
-func (r *Runtime) followPlugins(ctx context.Context) {
-	told := ""
+// reapply applies the current configuration.
+func (n *PodNetwork) followPlugins(ctx context.Context, reapply func(context.Context) error) {
+	reported := ""
 	for ctx.Err() == nil {
-		err := r.watchPlugins(ctx)
-		if err != nil && ctx.Err() == nil && err.Error() != told {
-			told = err.Error()
-			r.log.Warn("the configuration of network plugins is not followed, and is looked for again", "folder", r.cfg.NetworkPlugins, "error", err)
+		err := n.watchPlugins(ctx, reapply)
+		if err != nil && ctx.Err() == nil && err.Error() != reported {
+			reported = err.Error()
+			n.log.Warn("the configuration of network plugins is not followed, and is looked for again", "folder", n.plugins, "error", err)
 		}
 		select {
 		case <-ctx.Done():
@@ -268,8 +286,8 @@ func (r *Runtime) followPlugins(ctx context.Context) {
 
 // watchPlugins applies the configuration after each change in the directory. It returns when the
 // directory is removed or cannot be watched.
-func (r *Runtime) watchPlugins(ctx context.Context) error {
-	if err := os.MkdirAll(r.cfg.NetworkPlugins, 0o755); err != nil {
+func (n *PodNetwork) watchPlugins(ctx context.Context, reapply func(context.Context) error) error {
+	if err := os.MkdirAll(n.plugins, 0o755); err != nil {
 		return err
 	}
 	watch, err := inotify.Open()
@@ -277,20 +295,20 @@ func (r *Runtime) watchPlugins(ctx context.Context) error {
 		return err
 	}
 	defer watch.Close()
-	if err := watch.Add(r.cfg.NetworkPlugins); err != nil {
+	if err := watch.Add(n.plugins); err != nil {
 		return err
 	}
 	// A plugin may install its program after its configuration.
-	if err := errors.Join(os.MkdirAll(r.pluginPrograms, 0o755), watch.Add(r.pluginPrograms)); err != nil {
-		r.log.Warn("Programs of network plugins are not watched", "folder", r.pluginPrograms, "err", err)
+	if err := errors.Join(os.MkdirAll(n.programs, 0o755), watch.Add(n.programs)); err != nil {
+		n.log.Warn("Programs of network plugins are not watched", "folder", n.programs, "err", err)
 	}
 	failed := ""
 	for {
-		if err := r.reapplyNetwork(ctx); err != nil && err.Error() != failed {
+		if err := reapply(ctx); err != nil && err.Error() != failed {
 			failed = err.Error()
-			r.log.Warn("the network of pods stays as it is", "error", err)
+			n.log.Warn("the network of pods stays as it is", "error", err)
 		}
-		if err := awaitPluginChange(ctx, watch, r.cfg.NetworkPlugins, r.pluginPrograms); err != nil {
+		if err := awaitPluginChange(ctx, watch, n.plugins, n.programs); err != nil {
 			return err
 		}
 		if ctx.Err() != nil {
@@ -317,16 +335,17 @@ func awaitPluginChange(ctx context.Context, watch *inotify.Watch, configurations
 	}
 }
 
+// reapplyNetwork applies the configuration of network plugins, unless the runtime was stopped.
 func (r *Runtime) reapplyNetwork(ctx context.Context) error {
-	if err := r.acquire(ctx); err != nil {
+	if err := r.lock.Acquire(ctx, 1); err != nil {
 		return err
 	}
-	defer r.release()
+	defer r.lock.Release(1)
 	r.mu.Lock()
 	stopped := r.stopped
 	r.mu.Unlock()
 	if stopped {
 		return nil
 	}
-	return r.applyNetwork()
+	return r.Network.apply()
 }

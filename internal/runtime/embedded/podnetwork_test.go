@@ -16,25 +16,25 @@ import (
 // first by its name counts.
 func TestNetworkOfPlugin(t *testing.T) {
 	plugins := filepath.Join(t.TempDir(), "net.d")
-	p := paths{root: t.TempDir(), run: t.TempDir()}
+	p := newPaths(t.TempDir(), t.TempDir())
 	changes := 0
 	r, err := New(Config{Root: p.root, RunDir: p.run, Assigned: true, NetworkPlugins: plugins, NetworkChanged: func() { changes++ }, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.claims, r.pluginPrograms = t.TempDir(), t.TempDir()
+	r.Network.claims, r.Network.programs = t.TempDir(), t.TempDir()
 	apply := func(want string) {
 		t.Helper()
-		if err := r.applyNetwork(); err != nil {
+		if err := r.Network.apply(); err != nil {
 			t.Fatal(err)
 		}
 		var got []string
-		entries, err := os.ReadDir(p.cniConf())
+		entries, err := os.ReadDir(p.network.configs)
 		if err != nil && want != "" {
 			t.Fatal(err)
 		}
 		for _, e := range entries {
-			b, err := os.ReadFile(filepath.Join(p.cniConf(), e.Name()))
+			b, err := os.ReadFile(filepath.Join(p.network.configs, e.Name()))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -54,14 +54,14 @@ func TestNetworkOfPlugin(t *testing.T) {
 		}
 	}
 	apply("")
-	if err := r.NetworkHealth(); err == nil || !strings.Contains(err.Error(), "the Node has no podCIDR, and "+plugins+" no file of a network plugin") {
+	if err := r.Network.Health(); err == nil || !strings.Contains(err.Error(), "the Node has no podCIDR, and "+plugins+" no file of a network plugin") {
 		t.Errorf("without anything: %v", err)
 	}
 	write("calico-kubeconfig", "no network")
 	apply("")
 	write("10-calico.conflist", `"a"`)
 	apply("10-calico.conflist: \"a\"")
-	if err := r.NetworkHealth(); err != nil {
+	if err := r.Network.Health(); err != nil {
 		t.Errorf("with a plugin: %v", err)
 	}
 	write("10-calico.conflist", `"b"`)
@@ -70,7 +70,7 @@ func TestNetworkOfPlugin(t *testing.T) {
 	apply("00-multus.conf: \"c\"")
 	// One that is half written changes nothing.
 	write("00-multus.conf", `"c`)
-	if err := r.applyNetwork(); err == nil || !strings.Contains(err.Error(), "00-multus.conf is not JSON") {
+	if err := r.Network.apply(); err == nil || !strings.Contains(err.Error(), "00-multus.conf is not JSON") {
 		t.Errorf("half a file: %v", err)
 	}
 	write("00-multus.conf", `"c"`)
@@ -92,14 +92,14 @@ const podmans = `{"cniVersion": "0.4.0", "name": "podman", "plugins": [
 // network, and says why, until the program is there.
 func TestPluginWithoutProgram(t *testing.T) {
 	plugins, programs := t.TempDir(), t.TempDir()
-	p := paths{root: t.TempDir(), run: t.TempDir()}
+	p := newPaths(t.TempDir(), t.TempDir())
 	changed := make(chan struct{}, 8)
 	r, err := New(Config{Root: p.root, RunDir: p.run, Assigned: true, NetworkPlugins: plugins, NetworkChanged: func() { changed <- struct{}{} }, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.claims, r.pluginPrograms = t.TempDir(), programs
-	own := filepath.Join(p.current(), "cni")
+	r.Network.claims, r.Network.programs = t.TempDir(), programs
+	own := filepath.Join(p.current, "cni")
 	install := func(folder string, names ...string) {
 		t.Helper()
 		for _, name := range names {
@@ -115,13 +115,13 @@ func TestPluginWithoutProgram(t *testing.T) {
 	install(own, "bridge", "portmap")
 	watching := make(chan error, 1)
 	ctx, stop := context.WithCancel(t.Context())
-	go func() { watching <- r.watchPlugins(ctx) }()
+	go func() { watching <- r.Network.watchPlugins(ctx, r.reapplyNetwork) }()
 	<-changed
 	want := "network plugins of " + file + ": no program host-local, firewall, tuning in " + own + " or " + programs + " (install it, or remove the file)"
-	if err := r.NetworkHealth(); err == nil || err.Error() != want {
+	if err := r.Network.Health(); err == nil || err.Error() != want {
 		t.Errorf("got  %v\nwant %s", err, want)
 	}
-	if found, err := os.ReadDir(p.cniConf()); len(found) > 0 {
+	if found, err := os.ReadDir(p.network.configs); len(found) > 0 {
 		t.Errorf("containerd finds %v, %v", found, err)
 	}
 	if err := os.Remove(filepath.Join(programs, "firewall")); err != nil {
@@ -129,17 +129,17 @@ func TestPluginWithoutProgram(t *testing.T) {
 	}
 	install(programs, "tuning", "firewall", "host-local")
 	<-changed
-	if err := r.NetworkHealth(); err != nil {
+	if err := r.Network.Health(); err != nil {
 		t.Errorf("with all programs: %v", err)
 	}
-	if got, err := os.ReadFile(filepath.Join(p.cniConf(), "87-podman.conflist")); err != nil || string(got) != podmans {
+	if got, err := os.ReadFile(filepath.Join(p.network.configs, "87-podman.conflist")); err != nil || string(got) != podmans {
 		t.Errorf("containerd finds %s, %v", got, err)
 	}
 	if err := os.Remove(filepath.Join(programs, "tuning")); err != nil {
 		t.Fatal(err)
 	}
 	<-changed
-	if err := r.NetworkHealth(); err == nil || !strings.Contains(err.Error(), "no program tuning in") {
+	if err := r.Network.Health(); err == nil || !strings.Contains(err.Error(), "no program tuning in") {
 		t.Errorf("without one of them: %v", err)
 	}
 	stop()
@@ -165,23 +165,23 @@ func TestPluginTypes(t *testing.T) {
 
 // A range that cannot be had changes nothing, also not when the network is looked at again.
 func TestRangeThatCannotBeHad(t *testing.T) {
-	p := paths{root: t.TempDir(), run: t.TempDir()}
+	p := newPaths(t.TempDir(), t.TempDir())
 	r, err := New(Config{Root: p.root, RunDir: p.run, Assigned: true, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.claims = t.TempDir()
+	r.Network.claims = t.TempDir()
 	const free, taken = "198.18.7.0/24", "127.0.0.0/8" // for benchmarks of networks (RFC 2544); of the loopback
-	if err := r.SetPodCIDRs(t.Context(), []string{free}); err != nil {
+	if err := r.Network.SetCIDRs(t.Context(), []string{free}); err != nil {
 		t.Fatal(err)
 	}
-	if err := r.SetPodCIDRs(t.Context(), []string{taken}); !errors.Is(err, errSubnetTaken) {
+	if err := r.Network.SetCIDRs(t.Context(), []string{taken}); !errors.Is(err, errSubnetTaken) {
 		t.Errorf("a range of an interface: %v", err)
 	}
 	if err := r.reapplyNetwork(t.Context()); err != nil {
 		t.Errorf("looked at again: %v", err)
 	}
-	if n, err := readNetwork(p.network()); err != nil || n.ranges() != free {
+	if n, err := readNetwork(p.network.file); err != nil || n.ranges() != free {
 		t.Errorf("the network is %+v, %v", n, err)
 	}
 }
@@ -190,20 +190,20 @@ func TestRangeThatCannotBeHad(t *testing.T) {
 func TestNeighboursOfAssignedRanges(t *testing.T) {
 	loopback := netip.MustParsePrefix("127.0.0.0/8")
 	for _, c := range []struct {
-		wish wish
-		want bool
+		rangeRequest rangeRequest
+		want         bool
 	}{
-		{wish{subnets: []netip.Prefix{netip.MustParsePrefix("127.7.0.0/16")}, assigned: true}, false},
-		{wish{subnets: []netip.Prefix{netip.MustParsePrefix("127.7.0.0/16")}}, true},
-		{wish{subnets: []netip.Prefix{loopback}, assigned: true}, true},
-		{wish{subnets: []netip.Prefix{netip.MustParsePrefix("10.7.0.0/16")}, assigned: true}, true},
+		{rangeRequest{subnets: []netip.Prefix{netip.MustParsePrefix("127.7.0.0/16")}, assigned: true}, false},
+		{rangeRequest{subnets: []netip.Prefix{netip.MustParsePrefix("127.7.0.0/16")}}, true},
+		{rangeRequest{subnets: []netip.Prefix{loopback}, assigned: true}, true},
+		{rangeRequest{subnets: []netip.Prefix{netip.MustParsePrefix("10.7.0.0/16")}, assigned: true}, true},
 	} {
-		taken, err := neighbours(paths{root: t.TempDir()}, t.TempDir(), "berth-none", c.wish)
+		taken, err := neighbours(newPaths(t.TempDir(), ""), t.TempDir(), "berth-none", c.rangeRequest)
 		if err != nil {
 			t.Fatal(err)
 		}
 		if got := slices.ContainsFunc(taken, func(n neighbour) bool { return n.prefix == loopback }); got != c.want {
-			t.Errorf("%+v: the loopback is a neighbour: %v", c.wish, got)
+			t.Errorf("%+v: the loopback is a neighbour: %v", c.rangeRequest, got)
 		}
 	}
 }

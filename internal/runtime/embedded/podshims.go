@@ -9,7 +9,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -28,25 +27,6 @@ const DeprecatedPodshimHandler = "keeper"
 // RecordedHandlers gives the name by which containerd records a handler, if it is another one: the
 // release before this one has no handler podshim for the pods that it takes over.
 var RecordedHandlers = map[string]string{PodshimHandler: DeprecatedPodshimHandler}
-
-// oldestPodshimKernel supports mount_setattr(2), which makes mounts recursively read-only.
-var oldestPodshimKernel = [2]int{5, 12}
-
-// CheckPodshims returns an error if this host cannot run pod shims.
-func CheckPodshims() error {
-	return checkPodshims(readLine("/proc/sys/kernel/osrelease"), readLine("/proc/sys/vm/memfd_noexec"))
-}
-
-// checkPodshims takes the kernel release and the value of vm.memfd_noexec: "" before Linux 6.3.
-func checkPodshims(release, noexec string) error {
-	if v, err := kernelVersion(release); err != nil || slices.Compare(v[:], oldestPodshimKernel[:]) < 0 {
-		return fmt.Errorf("pod shims need Linux 5.12 or newer, and this is %q", release)
-	}
-	if noexec == "2" {
-		return errors.New("pod shims run from memory, which vm.memfd_noexec=2 forbids: set it to 1 (sysctl vm.memfd_noexec=1)")
-	}
-	return nil
-}
 
 // podshimPrograms are the kernel's names of the in-memory executable of pod shims: the one that
 // this release gives it, and the one of the next.
@@ -76,9 +56,9 @@ func parsePodshim(args []string, dir string) string {
 	return filepath.Base(folder)
 }
 
-// keptPods lists the shm directories of the pod shims' pods.
-func (p paths) keptPods() ([]string, error) {
-	return filepath.Glob(filepath.Join(p.podshims(), "*", "shm"))
+// shmDirs lists the shm directories of the pod shims' pods.
+func shmDirs(p paths) ([]string, error) {
+	return filepath.Glob(filepath.Join(p.podshims, "*", "shm"))
 }
 
 // podFiles are the files that the runtime mounts into the containers of a pod.
@@ -96,8 +76,8 @@ func checkPodFile(file string) error {
 // reportDamagedRecords logs unusable files of pod shims' pods. containerd terminates such a pod
 // when it starts, and the pod is recreated.
 func reportDamagedRecords(p paths, log *slog.Logger) {
-	pods, _ := filepath.Glob(p.podshims() + "/*/pod.json") // the pattern is valid
-	tasks, _ := filepath.Glob(p.podshims() + "/*/task-*.json")
+	pods, _ := filepath.Glob(p.podshims + "/*/pod.json") // the pattern is valid
+	tasks, _ := filepath.Glob(p.podshims + "/*/task-*.json")
 	report := func(file string, err error) {
 		if err != nil {
 			log.Warn("A record of a running pod is damaged: the pod is ended, and started again", "file", file, "err", err)
@@ -118,14 +98,14 @@ func reportDamagedRecords(p paths, log *slog.Logger) {
 	}
 }
 
-// endPodshims kills the pod shims' pods, and removes their cgroups and directories. containerd must
-// not be running.
-func endPodshims(ctx context.Context, p paths) error {
-	pods, err := p.keptPods()
+// killPodshims kills the pod shims' pods, and removes their cgroups and directories. containerd
+// must not be running.
+func killPodshims(ctx context.Context, p paths) error {
+	pods, err := shmDirs(p)
 	if err != nil || len(pods) == 0 {
 		return err
 	}
-	cmd := exec.CommandContext(ctx, p.current()+"/bin/containerd", "--state", p.state(), "end-keepers") // a name that the bundle of the previous release has, too
+	cmd := exec.CommandContext(ctx, p.current+"/bin/containerd", "--state", p.state, "end-keepers") // a name that the bundle of the previous release has, too
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("end pod shims: %w: %s", err, strings.TrimSpace(string(out)))
 	}

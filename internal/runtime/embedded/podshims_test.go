@@ -30,27 +30,12 @@ func TestParsePodshim(t *testing.T) {
 	}
 }
 
-func TestCheckPodshims(t *testing.T) {
-	for _, tt := range []struct{ release, noexec, want string }{
-		{"5.12.0", "", ""},
-		{"6.18.5-generic", "1", ""},
-		{"5.11.22", "", "Linux 5.12"},
-		{"strange", "0", "Linux 5.12"},
-		{"6.18.5", "2", "vm.memfd_noexec=2"},
-	} {
-		err := checkPodshims(tt.release, tt.noexec)
-		if tt.want == "" && err != nil || tt.want != "" && (err == nil || !strings.Contains(err.Error(), tt.want)) {
-			t.Errorf("release %q, noexec %q: %v, want %q", tt.release, tt.noexec, err, tt.want)
-		}
-	}
-}
-
 // What runs a sealed copy in memory with the arguments of a pod shim of our containerd is one; it
 // is found as a shim is, and killed. What differs in one of that is neither.
 func TestPodshimsAreFoundAndKilled(t *testing.T) {
 	dir := t.TempDir()
-	p := paths{root: dir + "/root", run: dir + "/run"}
-	ours := p.podshims() + "/x/shm"
+	p := newPaths(dir+"/root", dir+"/run")
+	ours := p.podshims + "/x/shm"
 	podshim := startInMemory(t, "keeper", unix.F_SEAL_WRITE, ours)
 	others := map[string]*inMemory{
 		"not sealed":          startInMemory(t, "keeper", 0, ours),

@@ -82,21 +82,21 @@ func foldersInUse(dir, proc string) (map[string]bool, error) {
 		base := filepath.Join(proc, strconv.Itoa(pid))
 		for _, name := range []string{"exe", "cwd"} {
 			path, err := os.Readlink(filepath.Join(base, name))
-			if err != nil && !gone(err) && !errors.Is(err, fs.ErrPermission) {
+			if err != nil && !isExited(err) && !errors.Is(err, fs.ErrPermission) {
 				return nil, err
 			}
 			note(path)
 		}
-		if err := mappedFiles(filepath.Join(base, "maps"), note); err != nil && !gone(err) && !errors.Is(err, fs.ErrPermission) {
+		if err := mappedFiles(filepath.Join(base, "maps"), note); err != nil && !isExited(err) && !errors.Is(err, fs.ErrPermission) {
 			return nil, err
 		}
 	}
 	return used, nil
 }
 
-// gone reports whether a process has exited while it was inspected; kernel threads and zombies have
-// no executable either.
-func gone(err error) bool { return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ESRCH) }
+// isExited reports whether a process has exited while it was inspected; kernel threads and zombies
+// have no executable either.
+func isExited(err error) bool { return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ESRCH) }
 
 func mappedFiles(maps string, note func(path string)) error {
 	f, err := os.Open(maps)

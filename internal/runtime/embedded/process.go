@@ -34,10 +34,10 @@ func (r record) sameAs(other record) bool {
 
 // process is a running containerd, our child or not.
 type process struct {
-	record
-	child *exec.Cmd // nil if adopted
-	reap  sync.Once
-	began time.Time // when it was started or adopted
+	record record
+	child  *exec.Cmd // nil if adopted
+	reap   sync.Once
+	began  time.Time // when it was started or adopted
 
 	mu sync.Mutex // guards fd
 	fd int        // pidfd, non-blocking, readable when the process has exited; -1 once closed
@@ -48,7 +48,7 @@ type process struct {
 // record equals no other, so that it is replaced.
 func findProcess(p paths) (*process, error) {
 	var r record
-	if err := readJSON(p.record(), &r); err == nil {
+	if err := readJSON(p.record, &r); err == nil {
 		found, err := openProcess(r.PID, func() (bool, error) { return isOurs(p, "/proc", r) })
 		if found != nil {
 			found.record = r
@@ -91,10 +91,10 @@ func openProcess(pid int, right func() (bool, error)) (*process, error) {
 // must not be inspected is not ours.
 func runsContainerd(p paths, proc string, pid int) (bool, error) {
 	exe, err := executable(proc, pid)
-	if gone(err) || errors.Is(err, fs.ErrPermission) {
+	if isExited(err) || errors.Is(err, fs.ErrPermission) {
 		return false, nil
 	}
-	return strings.HasPrefix(exe, real(p.bundles())+"/") && strings.HasSuffix(exe, "/containerd"), err
+	return strings.HasPrefix(exe, real(p.bundles)+"/") && strings.HasSuffix(exe, "/containerd"), err
 }
 
 // isOurs reports whether the process with the record's PID is the recorded one.
@@ -104,7 +104,7 @@ func isOurs(p paths, proc string, r record) (bool, error) {
 		return false, err
 	}
 	start, err := startTime(proc, r.PID)
-	if gone(err) {
+	if isExited(err) {
 		return false, nil
 	}
 	if err != nil {
@@ -119,12 +119,12 @@ func isOurs(p paths, proc string, r record) (bool, error) {
 // startProcess starts containerd in its own session and records it. It outlives this process: no
 // parent-death signal, no terminal, no pipe that would break.
 func startProcess(p paths, env []string, r record) (*process, error) {
-	log, err := os.OpenFile(p.log(), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	log, err := os.OpenFile(p.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		return nil, err
 	}
 	defer log.Close()
-	cmd := exec.Command(p.current()+"/bin/containerd", "--config", p.config())
+	cmd := exec.Command(p.current+"/bin/containerd", "--config", p.config)
 	cmd.Dir, cmd.Env, cmd.Stdout, cmd.Stderr = "/", env, log, log
 	pidfd := -1
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, PidFD: &pidfd}
@@ -135,28 +135,28 @@ func startProcess(p paths, env []string, r record) (*process, error) {
 	if err := started.identify(pidfd); err != nil {
 		return nil, errors.Join(err, cmd.Process.Kill(), ignoreExit(cmd.Wait()), started.close())
 	}
-	if err := writeJSON(p.record(), started.record); err != nil {
-		return nil, errors.Join(err, started.end(context.Background(), 0), started.close())
+	if err := writeJSON(p.record, started.record); err != nil {
+		return nil, errors.Join(err, started.terminate(context.Background(), 0), started.close())
 	}
 	return started, nil
 }
 
 // identify completes the record of a process just started.
 func (c *process) identify(pidfd int) (err error) {
-	c.Version, c.PID = 1, c.child.Process.Pid
+	c.record.Version, c.record.PID = 1, c.child.Process.Pid
 	if pidfd < 0 {
-		if pidfd, err = unix.PidfdOpen(c.PID, 0); err != nil {
-			return fmt.Errorf("open process %d: %w", c.PID, err)
+		if pidfd, err = unix.PidfdOpen(c.record.PID, 0); err != nil {
+			return fmt.Errorf("open process %d: %w", c.record.PID, err)
 		}
 	}
 	c.fd = pidfd
 	if err := unix.SetNonblock(pidfd, true); err != nil {
 		return err
 	}
-	if c.StartTime, err = startTime("/proc", c.PID); err != nil {
+	if c.record.StartTime, err = startTime("/proc", c.record.PID); err != nil {
 		return err
 	}
-	c.BootID, err = bootID()
+	c.record.BootID, err = bootID()
 	return err
 }
 
@@ -166,7 +166,7 @@ func (c *process) identify(pidfd int) (err error) {
 func (c *process) wait(ctx context.Context) (how string, err error) {
 	fd, err := c.dup()
 	if err != nil {
-		return "", fmt.Errorf("process %d: %w", c.PID, err)
+		return "", fmt.Errorf("process %d: %w", c.record.PID, err)
 	}
 	if fd == nil {
 		return "let go of", nil
@@ -186,13 +186,13 @@ func (c *process) wait(ctx context.Context) (how string, err error) {
 	})
 	switch {
 	case pollErr != nil:
-		return "", fmt.Errorf("process %d: poll: %w", c.PID, pollErr)
+		return "", fmt.Errorf("process %d: poll: %w", c.record.PID, pollErr)
 	case err != nil && ctx.Err() != nil:
 		return "", ctx.Err()
 	case err != nil:
-		return "", fmt.Errorf("process %d: %w", c.PID, err)
+		return "", fmt.Errorf("process %d: %w", c.record.PID, err)
 	}
-	return c.buried(), nil
+	return c.exitStatus(), nil
 }
 
 // dup returns a descriptor for one waiter, with its own deadline; nil if the process was closed.
@@ -219,8 +219,8 @@ func poll(fd int) (bool, error) {
 	}
 }
 
-// buried reaps our child and returns its exit status; that of other processes is unknown.
-func (c *process) buried() string {
+// exitStatus reaps our child and returns its exit status; that of other processes is unknown.
+func (c *process) exitStatus() string {
 	how := "not our child, its exit status is unknown"
 	if c.child != nil {
 		c.reap.Do(func() { _ = c.child.Wait() })
@@ -229,9 +229,9 @@ func (c *process) buried() string {
 	return how
 }
 
-// end sends SIGTERM, and SIGKILL after patience, and returns when the process has exited. Shims and
-// containers keep running.
-func (c *process) end(ctx context.Context, patience time.Duration) error {
+// terminate sends SIGTERM, and SIGKILL after patience, and returns when the process has exited.
+// Shims and containers keep running.
+func (c *process) terminate(ctx context.Context, patience time.Duration) error {
 	if patience > 0 {
 		if err := c.signal(unix.SIGTERM); err != nil {
 			return err
@@ -258,7 +258,7 @@ func (c *process) signal(sig unix.Signal) error {
 	}
 	err := unix.PidfdSendSignal(c.fd, sig, nil, 0)
 	if err != nil && !errors.Is(err, unix.ESRCH) {
-		return fmt.Errorf("process %d: send %v: %w", c.PID, sig, err)
+		return fmt.Errorf("process %d: send %v: %w", c.record.PID, sig, err)
 	}
 	return nil
 }

@@ -15,8 +15,8 @@ func TestIsOurs(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := paths{root: t.TempDir()}
-	if err := os.MkdirAll(p.bundles(), 0o755); err != nil {
+	p := newPaths(t.TempDir(), "")
+	if err := os.MkdirAll(p.bundles, 0o755); err != nil {
 		t.Fatal(err)
 	}
 	stat := func(start string) string {
@@ -28,12 +28,12 @@ func TestIsOurs(t *testing.T) {
 		change func(*record)
 		want   bool
 	}{
-		"the one":         {map[string]string{"stat": stat("4711"), "exe": p.bundles() + "/x/bin/containerd"}, func(*record) {}, true},
-		"removed bundle":  {map[string]string{"stat": stat("4711"), "exe": p.bundles() + "/x/bin/containerd (deleted)"}, func(*record) {}, true},
-		"started later":   {map[string]string{"stat": stat("4712"), "exe": p.bundles() + "/x/bin/containerd"}, func(*record) {}, false},
-		"another boot":    {map[string]string{"stat": stat("4711"), "exe": p.bundles() + "/x/bin/containerd"}, func(r *record) { r.BootID = "x" }, false},
+		"the one":         {map[string]string{"stat": stat("4711"), "exe": p.bundles + "/x/bin/containerd"}, func(*record) {}, true},
+		"removed bundle":  {map[string]string{"stat": stat("4711"), "exe": p.bundles + "/x/bin/containerd (deleted)"}, func(*record) {}, true},
+		"started later":   {map[string]string{"stat": stat("4712"), "exe": p.bundles + "/x/bin/containerd"}, func(*record) {}, false},
+		"another boot":    {map[string]string{"stat": stat("4711"), "exe": p.bundles + "/x/bin/containerd"}, func(r *record) { r.BootID = "x" }, false},
 		"another program": {map[string]string{"stat": stat("4711"), "exe": "/usr/bin/containerd"}, func(*record) {}, false},
-		"our shim":        {map[string]string{"stat": stat("4711"), "exe": p.bundles() + "/x/bin/containerd-shim-runc-v2"}, func(*record) {}, false},
+		"our shim":        {map[string]string{"stat": stat("4711"), "exe": p.bundles + "/x/bin/containerd-shim-runc-v2"}, func(*record) {}, false},
 		"zombie":          {map[string]string{"stat": stat("4711")}, func(*record) {}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -99,13 +99,13 @@ func TestProcessWait(t *testing.T) {
 	if err := <-first; !errors.Is(err, context.Canceled) {
 		t.Errorf("wait whose context was cancelled: %v", err)
 	}
-	if err := c.end(t.Context(), time.Minute); err != nil {
+	if err := c.terminate(t.Context(), time.Minute); err != nil {
 		t.Errorf("end: %v", err)
 	}
 	if err := <-second; err != nil {
 		t.Errorf("wait until the end: %v", err)
 	}
-	if err := c.end(t.Context(), time.Minute); err != nil {
+	if err := c.terminate(t.Context(), time.Minute); err != nil {
 		t.Errorf("end of what has ended: %v", err)
 	}
 	if err := errors.Join(c.close(), c.close()); err != nil {
@@ -130,7 +130,7 @@ func TestProcessInsists(t *testing.T) {
 	}
 	c := hold(t, cmd)
 	c.child = cmd
-	if err := c.end(t.Context(), time.Millisecond); err != nil {
+	if err := c.terminate(t.Context(), time.Millisecond); err != nil {
 		t.Fatal(err)
 	}
 	how, err := c.wait(t.Context())
@@ -143,13 +143,13 @@ func TestProcessInsists(t *testing.T) {
 }
 
 func TestFindProcessNone(t *testing.T) {
-	p := paths{root: t.TempDir(), run: t.TempDir()}
+	p := newPaths(t.TempDir(), t.TempDir())
 	for name, content := range map[string]string{
 		"corrupt record":  "{",
 		"another process": `{"version":1,"pid":1,"startTime":1,"bootID":"x"}`,
 		"no process":      `{"version":1,"pid":0}`,
 	} {
-		if err := os.WriteFile(p.record(), []byte(content), 0o644); err != nil {
+		if err := os.WriteFile(p.record, []byte(content), 0o644); err != nil {
 			t.Fatal(err)
 		}
 		if got, err := findProcess(p); got != nil || err != nil {
@@ -160,7 +160,7 @@ func TestFindProcessNone(t *testing.T) {
 
 func TestNextDelay(t *testing.T) {
 	const ms = time.Millisecond
-	for _, c := range []struct{ last, lived, want time.Duration }{
+	for _, c := range []struct{ last, uptime, want time.Duration }{
 		{0, time.Hour, 0},
 		{0, time.Second, 100 * ms},
 		{100 * ms, time.Second, 200 * ms},
@@ -168,8 +168,8 @@ func TestNextDelay(t *testing.T) {
 		{10 * time.Second, 0, 10 * time.Second},
 		{10 * time.Second, time.Minute, 0},
 	} {
-		if got := nextDelay(c.last, c.lived); got != c.want {
-			t.Errorf("nextDelay(%s, %s) = %s, want %s", c.last, c.lived, got, c.want)
+		if got := nextDelay(c.last, c.uptime); got != c.want {
+			t.Errorf("nextDelay(%s, %s) = %s, want %s", c.last, c.uptime, got, c.want)
 		}
 	}
 }

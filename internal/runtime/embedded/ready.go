@@ -86,13 +86,13 @@ func imageEntered(ctx context.Context, conn *grpc.ClientConn, name, digest strin
 	}
 	// CRI sets the label first and lists the image a moment later: a pod that starts in between
 	// would pull it.
-	var shown runtimeapi.ImageStatusResponse
+	var response runtimeapi.ImageStatusResponse
 	ask := &runtimeapi.ImageStatusRequest{Image: &runtimeapi.ImageSpec{Image: name}}
-	if err := conn.Invoke(ctx, "/runtime.v1.ImageService/ImageStatus", ask, &shown); err != nil {
+	if err := conn.Invoke(ctx, "/runtime.v1.ImageService/ImageStatus", ask, &response); err != nil {
 		return false, fmt.Errorf("image %s: %w", name, err)
 	}
-	return shown.Image != nil, nil
+	return response.Image != nil, nil
 }
 
-// errEnded is the cause for cancelling the wait for a process that exited.
-var errEnded = errors.New("containerd ended")
+// errExited is the cause for cancelling the wait for a process that exited.
+var errExited = errors.New("containerd ended")

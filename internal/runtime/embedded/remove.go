@@ -21,20 +21,20 @@ import (
 // the pod network, mounts, directories, the bundle. If containers, mounts or the network cannot be
 // removed, it deletes no directories. It is idempotent, and does not require Ensure.
 func (r *Runtime) Remove(ctx context.Context) error {
-	if err := r.acquire(ctx); err != nil {
+	if err := r.lock.Acquire(ctx, 1); err != nil {
 		return err
 	}
-	defer r.release()
-	if err := r.endAll(ctx); err != nil {
+	defer r.lock.Release(1)
+	if err := r.stopAll(ctx); err != nil {
 		// Directories with mounts or running processes must not be deleted.
 		return err
 	}
 	p := r.paths
 	var errs []error
-	for _, name := range []string{p.home(), p.corrupt(), p.state(), p.runc(), p.shimSockets(), p.addresses(), p.socket(), p.ttrpcSocket(), p.settings(), p.bundles()} {
+	for _, name := range []string{p.store.dir, p.store.corrupt, p.state, p.runc, p.shimSockets, p.network.leases, p.socket, p.ttrpcSocket, p.settings, p.bundles} {
 		errs = append(errs, os.RemoveAll(name))
 	}
-	errs = append(errs, unclaim(r.claims, p.network()))
+	errs = append(errs, unclaim(r.Network.claims, p.network.file))
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("embedded runtime: remove: %w", err)
 	}
@@ -45,14 +45,14 @@ func (r *Runtime) Remove(ctx context.Context) error {
 // does so without containerd, which cannot stop pods if its disk is not writable; files on disk are
 // retained. It is idempotent, and does not require Ensure.
 func (r *Runtime) EndAll(ctx context.Context) error {
-	if err := r.acquire(ctx); err != nil {
+	if err := r.lock.Acquire(ctx, 1); err != nil {
 		return err
 	}
-	defer r.release()
-	return r.endAll(ctx)
+	defer r.lock.Release(1)
+	return r.stopAll(ctx)
 }
 
-func (r *Runtime) endAll(ctx context.Context) error {
+func (r *Runtime) stopAll(ctx context.Context) error {
 	if err := r.stop(ctx); err != nil {
 		return err
 	}
@@ -61,10 +61,10 @@ func (r *Runtime) endAll(ctx context.Context) error {
 		removeContainers(ctx, p),
 		killAll(ctx, p),
 		removeAttachments(ctx, p),
-		removeAllRules(ctx, p.bridge()),
-		endNetwork(ctx, p),
+		removeAllRules(ctx, p.network.bridge),
+		removeNetwork(ctx, p),
 		removeBridges(p),
-		unmountBelow(p.home(), p.state()),
+		unmountBelow(p.store.dir, p.state),
 	)
 	if err != nil {
 		return fmt.Errorf("embedded runtime: end all: %w", err)
@@ -75,10 +75,10 @@ func (r *Runtime) endAll(ctx context.Context) error {
 // EndShims kills remaining shims after the runtime was stopped and no container is running: some
 // outlive their sandbox if an agent is killed during a change.
 func (r *Runtime) EndShims(ctx context.Context) error {
-	if err := r.acquire(ctx); err != nil {
+	if err := r.lock.Acquire(ctx, 1); err != nil {
 		return err
 	}
-	defer r.release()
+	defer r.lock.Release(1)
 	if err := killAll(ctx, r.paths); err != nil {
 		return fmt.Errorf("embedded runtime: end shims: %w", err)
 	}
@@ -88,11 +88,11 @@ func (r *Runtime) EndShims(ctx context.Context) error {
 // removeContainers kills and deletes the remaining containers of runc and pod shims, including
 // their cgroups.
 func removeContainers(ctx context.Context, p paths) error {
-	folders, err := filepath.Glob(filepath.Join(p.runc(), "*", "*"))
+	folders, err := filepath.Glob(filepath.Join(p.runc, "*", "*"))
 	if err != nil {
 		return err
 	}
-	return errors.Join(deleteContainers(ctx, p, folders), endPodshims(ctx, p))
+	return errors.Join(deleteContainers(ctx, p, folders), killPodshims(ctx, p))
 }
 
 // deleteContainers kills and deletes the containers with these runc state directories, as far as
@@ -104,7 +104,7 @@ func deleteContainers(ctx context.Context, p paths, folders []string) error {
 			errs = append(errs, killContainer(ctx, filepath.Base(dir)), os.RemoveAll(dir))
 			continue
 		}
-		cmd := exec.CommandContext(ctx, p.current()+"/bin/runc", "--root", filepath.Dir(dir), "delete", "--force", filepath.Base(dir))
+		cmd := exec.CommandContext(ctx, p.current+"/bin/runc", "--root", filepath.Dir(dir), "delete", "--force", filepath.Base(dir))
 		if out, err := cmd.CombinedOutput(); err != nil {
 			errs = append(errs, fmt.Errorf("container %s: runc delete: %w: %s", filepath.Base(dir), err, strings.TrimSpace(string(out))))
 		}
@@ -138,7 +138,7 @@ func killContainer(ctx context.Context, id string) error {
 	for _, pid := range all {
 		one, err := openProcess(pid, func() (bool, error) { return inCgroupOf("/proc", pid, id) })
 		if one != nil {
-			err = errors.Join(one.end(ctx, 0), one.close())
+			err = errors.Join(one.terminate(ctx, 0), one.close())
 		}
 		errs = append(errs, err)
 	}
@@ -148,7 +148,7 @@ func killContainer(ctx context.Context, id string) error {
 // inCgroupOf reports whether a process is in the cgroup of a sandbox or container, or in one below.
 func inCgroupOf(proc string, pid int, id string) (bool, error) {
 	b, err := os.ReadFile(filepath.Join(proc, strconv.Itoa(pid), "cgroup"))
-	if gone(err) {
+	if isExited(err) {
 		return false, nil
 	}
 	return strings.Contains(string(b), id), err
@@ -162,7 +162,7 @@ func killAll(ctx context.Context, p paths) error {
 		return err
 	}
 	var errs []error
-	prefix := real(p.bundles()) + "/"
+	prefix := real(p.bundles) + "/"
 	for _, pid := range all {
 		fd, err := unix.PidfdOpen(pid, unix.PIDFD_NONBLOCK)
 		if err != nil {
@@ -176,7 +176,7 @@ func killAll(ctx context.Context, p paths) error {
 			ours = err == nil && id != ""
 		}
 		if ours && pid != os.Getpid() {
-			errs = append(errs, one.end(ctx, 0))
+			errs = append(errs, one.terminate(ctx, 0))
 		}
 		errs = append(errs, one.close())
 	}
@@ -185,7 +185,7 @@ func killAll(ctx context.Context, p paths) error {
 
 func removeBridges(p paths) error {
 	var errs []error
-	for _, name := range p.bridges() {
+	for _, name := range p.network.bridges {
 		errs = append(errs, removeBridge(name))
 	}
 	return errors.Join(errs...)

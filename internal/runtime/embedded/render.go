@@ -11,6 +11,8 @@ import (
 	"strings"
 	"text/template"
 	"time"
+
+	"berth/internal/host/preflight"
 )
 
 // facts are the host properties that determine the configuration.
@@ -39,19 +41,13 @@ func generateConfig(p paths, f facts, pullDeadline time.Duration, sandboxImage s
 	}
 	var out bytes.Buffer
 	err = t.Execute(&out, map[string]any{
-		"Home": p.home(), "State": p.state(), "Socket": p.socket(), "TTRPC": p.ttrpcSocket(), "RuncRoot": p.runc(),
-		"Bin": p.current() + "/bin", "CNI": p.current() + "/cni", "CNIConf": p.cniConf(),
-		"Registries": strings.Join(p.registryFolders(), ":"), "PullDeadline": pullDeadline.String(),
+		"Home": p.store.dir, "State": p.state, "Socket": p.socket, "TTRPC": p.ttrpcSocket, "RuncRoot": p.runc,
+		"Bin": p.current + "/bin", "CNI": p.current + "/cni", "CNIConf": p.network.configs,
+		"Registries": strings.Join(p.registries, ":"), "PullDeadline": pullDeadline.String(),
 		"Sandbox": sandboxImage, "Platform": "linux/" + runtime.GOARCH, "Facts": f,
 	})
 	return out.Bytes(), err
 }
-
-// Firewall back ends of the CNI plugins.
-const (
-	nftables = "nftables"
-	iptables = "iptables"
-)
 
 // ownPlugin is the network plugin of the bundle. It needs nftables.
 const ownPlugin = "berth-cni"
@@ -69,17 +65,17 @@ func generateConflist(p paths, n network) ([]byte, error) {
 		"type":         ownPlugin,
 		"bridge":       n.Bridge,
 		"ipMasq":       n.Firewall != "",
-		"dataDir":      p.addresses(),
+		"dataDir":      p.network.leases,
 		"ranges":       ranges,
 		"capabilities": map[string]bool{"portMappings": true, "bandwidth": true},
 	}}
-	if n.Firewall == iptables {
+	if n.Firewall == preflight.Iptables {
 		plugins = referencePlugins(p, n, ranges)
 	}
 	out, err := json.MarshalIndent(map[string]any{
 		// From 1.1.0 on, containerd runs each plugin for each Status call.
 		"cniVersion": "1.0.0",
-		"name":       p.bridge(),
+		"name":       p.network.bridge,
 		"plugins":    plugins,
 	}, "", "  ")
 	return append(out, '\n'), err
@@ -92,36 +88,33 @@ func referencePlugins(p paths, n network, ranges []any) []any {
 		"bridge":           n.Bridge,
 		"isDefaultGateway": true,
 		"ipMasq":           true,
-		"ipMasqBackend":    iptables,
+		"ipMasqBackend":    preflight.Iptables,
 		"hairpinMode":      true, // a pod can connect to its own host port
 		"ipam": map[string]any{
 			"type":    "host-local",
-			"dataDir": p.addresses(),
+			"dataDir": p.network.leases,
 			"ranges":  ranges,
 		},
 	}
-	portmap := map[string]any{"type": "portmap", "capabilities": map[string]bool{"portMappings": true}, "backend": iptables}
+	portmap := map[string]any{"type": "portmap", "capabilities": map[string]bool{"portMappings": true}, "backend": preflight.Iptables}
 	// For pods with the annotations kubernetes.io/ingress-bandwidth and egress-bandwidth.
 	bandwidth := map[string]any{"type": "bandwidth", "capabilities": map[string]bool{"bandwidth": true}}
 	return []any{bridge, portmap, bandwidth}
 }
 
-// passedOn are the variables that containerd inherits from the agent besides PATH: registry access
-// and temporary directories.
-var passedOn = []string{
+// inheritedEnv are the variables that containerd inherits from the agent besides PATH: registry
+// access and temporary directories.
+var inheritedEnv = []string{
 	"HOME", "TMPDIR", "SSL_CERT_FILE", "SSL_CERT_DIR",
 	"HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy",
 }
-
-// systemPath is searched for nft, iptables and modprobe, which a login's PATH may lack.
-const systemPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 // generateEnv returns containerd's environment. Variables of the agent such as NOTIFY_SOCKET are
 // left out. PATH begins with the stable link to the bundle: containerd finds the shim there, and
 // the shim stores that path.
 func generateEnv(p paths, lookup func(string) (string, bool)) []string {
-	env := []string{"PATH=" + p.current() + "/bin:" + systemPath}
-	for _, name := range passedOn {
+	env := []string{"PATH=" + p.current + "/bin:" + preflight.SystemPath}
+	for _, name := range inheritedEnv {
 		if v, ok := lookup(name); ok {
 			env = append(env, name+"="+v)
 		}

@@ -7,11 +7,13 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"berth/internal/host/preflight"
 )
 
 var update = flag.Bool("update", false, "write the golden files")
 
-var testPaths = paths{root: "/var/lib/berth", run: "/run/berth"}
+var testPaths = newPaths("/var/lib/berth", "/run/berth")
 
 func TestGenerateConfig(t *testing.T) {
 	for golden, f := range map[string]facts{
@@ -32,11 +34,11 @@ func TestGenerateConflist(t *testing.T) {
 	prefix := netip.MustParsePrefix
 	v4, v6 := prefix("10.88.0.0/16"), prefix("fd00:88::/64")
 	for golden, n := range map[string]network{
-		"nftables.conflist":   {Subnets: []netip.Prefix{v4}, Bridge: testPaths.bridge(), Firewall: nftables},
-		"iptables.conflist":   {Subnets: []netip.Prefix{v4}, Bridge: testPaths.bridge(), Firewall: iptables},
-		"none.conflist":       {Subnets: []netip.Prefix{v4}, Bridge: testPaths.bridge()},
-		"dual-stack.conflist": {Subnets: []netip.Prefix{v4, v6}, Bridge: testPaths.bridges()[1], Firewall: nftables},
-		"ipv6.conflist":       {Subnets: []netip.Prefix{v6}, Bridge: testPaths.bridge(), Firewall: nftables},
+		"nftables.conflist":   {Subnets: []netip.Prefix{v4}, Bridge: testPaths.network.bridge, Firewall: preflight.Nftables},
+		"iptables.conflist":   {Subnets: []netip.Prefix{v4}, Bridge: testPaths.network.bridge, Firewall: preflight.Iptables},
+		"none.conflist":       {Subnets: []netip.Prefix{v4}, Bridge: testPaths.network.bridge},
+		"dual-stack.conflist": {Subnets: []netip.Prefix{v4, v6}, Bridge: testPaths.network.bridges[1], Firewall: preflight.Nftables},
+		"ipv6.conflist":       {Subnets: []netip.Prefix{v6}, Bridge: testPaths.network.bridge, Firewall: preflight.Nftables},
 	} {
 		t.Run(golden, func(t *testing.T) {
 			got, err := generateConflist(testPaths, n)
@@ -68,7 +70,7 @@ func compareGolden(t *testing.T, name string, got []byte) {
 func TestGenerateEnv(t *testing.T) {
 	host := map[string]string{"PATH": "/mine", "HTTPS_PROXY": "http://proxy", "NOTIFY_SOCKET": "/run/notify", "HOME": "/root"}
 	got := generateEnv(testPaths, func(name string) (string, bool) { v, ok := host[name]; return v, ok })
-	want := []string{"PATH=/var/lib/berth/bundle/current/bin:" + systemPath, "HOME=/root", "HTTPS_PROXY=http://proxy"}
+	want := []string{"PATH=/var/lib/berth/bundle/current/bin:" + preflight.SystemPath, "HOME=/root", "HTTPS_PROXY=http://proxy"}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("environment (-want +got):\n%s", diff)
 	}
@@ -124,7 +126,7 @@ func TestConfigCheck(t *testing.T) {
 }
 
 func TestBridgeName(t *testing.T) {
-	a, b := paths{root: "/var/lib/berth"}.bridge(), paths{root: "/srv/berth"}.bridge()
+	a, b := newPaths("/var/lib/berth", "").network.bridge, newPaths("/srv/berth", "").network.bridge
 	if a == b {
 		t.Errorf("two root directories have one bridge, %s", a)
 	}

@@ -72,15 +72,6 @@ type salvaged struct {
 	Images  []listedImage `json:"images"`
 }
 
-// salvage is the directory of image content during a reset. It is below containerd's own directory,
-// which may be a separate file system.
-func (p paths) salvage() string { return p.home() + "/berth.salvage" }
-
-func (p paths) salvagedList() string { return p.salvage() + "/images.json" }
-
-// recovery is the file of the last recovery report.
-func (p paths) recovery() string { return p.corrupt() + "/recovery.json" }
-
 // imageStore restores the images of a damaged containerd store.
 type imageStore struct {
 	paths  paths
@@ -94,10 +85,10 @@ type imageStore struct {
 // salvage moves image content aside. Content of an interrupted restoration is retained.
 func (r *imageStore) salvage(why error) error {
 	p := r.paths
-	if err := os.MkdirAll(p.salvage(), 0o700); err != nil {
+	if err := os.MkdirAll(p.store.salvage, 0o700); err != nil {
 		return err
 	}
-	images, err := readImageList(p.imageList())
+	images, err := readImageList(p.imageList)
 	if err != nil {
 		r.log.Warn("The names of images are lost", "err", err)
 	}
@@ -111,13 +102,13 @@ func (r *imageStore) salvage(why error) error {
 		}
 	}
 	// Names first: content without them is useless.
-	if err := writeJSON(p.salvagedList(), salvaged{Version: imageListVersion, Reason: why.Error(), Images: images}); err != nil {
+	if err := writeJSON(p.store.salvagedImages, salvaged{Version: imageListVersion, Reason: why.Error(), Images: images}); err != nil {
 		return err
 	}
 	var errs []error
-	errs = append(errs, eachEntry(string(p.blobs()), func(path string) {
+	errs = append(errs, eachEntry(string(p.store.blobs), func(path string) {
 		if fi, err := os.Lstat(path); err == nil && fi.Mode().IsRegular() {
-			errs = append(errs, os.Rename(path, filepath.Join(p.salvage(), filepath.Base(path))))
+			errs = append(errs, os.Rename(path, filepath.Join(p.store.salvage, filepath.Base(path))))
 		}
 	}))
 	if err := errors.Join(errs...); err != nil {
@@ -127,7 +118,7 @@ func (r *imageStore) salvage(why error) error {
 }
 
 func readSalvaged(p paths) (s salvaged, err error) {
-	err = checkpoint.Read(p.salvagedList(), "names of images", func(b []byte) error { return json.Unmarshal(b, &s) })
+	err = checkpoint.Read(p.store.salvagedImages, "names of images", func(b []byte) error { return json.Unmarshal(b, &s) })
 	return s, err
 }
 
@@ -138,14 +129,14 @@ const restoreTimeout = 30 * time.Minute
 // containerd has exited: the next start retries rejected images.
 func (r *imageStore) restore(ctx context.Context, snapshotter string) error {
 	p := r.paths
-	if _, err := os.Lstat(p.salvage()); errors.Is(err, fs.ErrNotExist) {
+	if _, err := os.Lstat(p.store.salvage); errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
 	from, err := readSalvaged(p)
 	if err != nil {
 		r.log.Warn("The names of images are lost", "err", err)
 	}
-	conn, err := dial(p.socket())
+	conn, err := dial(p.socket)
 	if err != nil {
 		return err
 	}
@@ -155,7 +146,7 @@ func (r *imageStore) restore(ctx context.Context, snapshotter string) error {
 	waiting := []listedImage{}
 	for _, image := range from.Images {
 		began := time.Now()
-		fresh, err := i.restore(ctx, contentFolder(p.salvage()), image)
+		fresh, err := i.restore(ctx, contentFolder(p.store.salvage), image)
 		switch {
 		case err == nil:
 			if fresh {
@@ -166,27 +157,27 @@ func (r *imageStore) restore(ctx context.Context, snapshotter string) error {
 			r.log.Error("An image is lost: pull or import it again", "image", image.Name, "err", err)
 			done.Lost = append(done.Lost, LostImage{image.Name, err.Error()})
 		default:
-			if ended := r.answersStill(ctx, conn); ended != nil {
+			if ended := r.checkServing(ctx, conn); ended != nil {
 				return fmt.Errorf("restore image %s: %w", image.Name, errors.Join(err, ended))
 			}
-			r.log.Error("An image is not restored; the next start tries it again", "image", image.Name, "content", p.salvage(), "err", err)
+			r.log.Error("An image is not restored; the next start tries it again", "image", image.Name, "content", p.store.salvage, "err", err)
 			done.Waiting, waiting = append(done.Waiting, LostImage{image.Name, err.Error()}), append(waiting, image)
 		}
 	}
 	if len(waiting) > 0 {
-		err = writeJSON(p.salvagedList(), salvaged{Version: imageListVersion, Reason: from.Reason, Images: waiting})
+		err = writeJSON(p.store.salvagedImages, salvaged{Version: imageListVersion, Reason: from.Reason, Images: waiting})
 	} else {
-		err = os.RemoveAll(p.salvage())
+		err = os.RemoveAll(p.store.salvage)
 	}
 	if err != nil {
-		r.log.Warn("What was salvaged of the store of containerd is not removed", "folder", p.salvage(), "err", err)
+		r.log.Warn("What was salvaged of the store of containerd is not removed", "folder", p.store.salvage, "err", err)
 	}
 	r.recovered(done)
 	return nil
 }
 
-// answersStill returns an error if containerd does not respond.
-func (r *imageStore) answersStill(ctx context.Context, conn *grpc.ClientConn) error {
+// checkServing returns an error if containerd does not respond.
+func (r *imageStore) checkServing(ctx context.Context, conn *grpc.ClientConn) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, adoptTimeout, errors.New("containerd does not answer"))
 	defer cancel()
 	return awaitReady(ctx, conn)
@@ -195,7 +186,7 @@ func (r *imageStore) answersStill(ctx context.Context, conn *grpc.ClientConn) er
 // recovered logs, persists and notifies a recovery.
 func (r *imageStore) recovered(done Recovery) {
 	r.log.Warn("The store of containerd was damaged, and is recovered", "recovery", done.String())
-	if err := errors.Join(os.MkdirAll(r.paths.corrupt(), 0o700), writeJSON(r.paths.recovery(), done)); err != nil {
+	if err := errors.Join(os.MkdirAll(r.paths.store.corrupt, 0o700), writeJSON(r.paths.store.recovery, done)); err != nil {
 		r.log.Warn("The report about the store of containerd is not kept", "err", err)
 	}
 	r.mu.Lock()
@@ -209,7 +200,7 @@ func (r *imageStore) recovered(done Recovery) {
 // readRecovery reads the persisted recovery report.
 func (r *imageStore) readRecovery() {
 	var done Recovery
-	switch err := readJSON(r.paths.recovery(), &done); {
+	switch err := readJSON(r.paths.store.recovery, &done); {
 	case err == nil && done.Version == recoveryVersion:
 		r.mu.Lock()
 		r.recovery = &done
@@ -231,10 +222,10 @@ func (r *imageStore) health() error {
 	if done == nil || len(done.Lost)+len(done.Waiting) == 0 {
 		return nil
 	}
-	if _, err := os.Lstat(r.paths.recovery()); err != nil {
+	if _, err := os.Lstat(r.paths.store.recovery); err != nil {
 		return nil //nolint:nilerr // it was removed
 	}
-	return health.Since(fmt.Errorf("%s (when you have pulled or imported what you need, remove %s)", done, r.paths.recovery()), done.Time)
+	return health.Since(fmt.Errorf("%s (when you have pulled or imported what you need, remove %s)", done, r.paths.store.recovery), done.Time)
 }
 
 // restore imports one image, unless containerd has one of its name; fresh reports an import.
@@ -308,7 +299,7 @@ type damagedImages struct {
 // findDamaged checks image content before containerd is started. Damaged documents are removed. A
 // damaged layer is only logged: it was unpacked.
 func (r *imageStore) findDamaged() damagedImages {
-	images, err := readImageList(r.paths.imageList())
+	images, err := readImageList(r.paths.imageList)
 	if err != nil {
 		r.log.Warn("Rewriting a damaged file of the runtime", "err", err)
 	}
@@ -319,16 +310,16 @@ func (r *imageStore) findDamaged() damagedImages {
 			continue
 		}
 		seen[image.Target.Digest] = true
-		_, problems := r.paths.blobs().image(archiveDescriptor{Digest: image.Target.Digest, Size: image.Target.Size})
+		_, problems := r.paths.store.blobs.image(archiveDescriptor{Digest: image.Target.Digest, Size: image.Target.Size})
 		for _, p := range problems {
-			if !p.document {
+			if !p.blob.document {
 				r.log.Warn("A layer of an image is damaged; its containers start from what was unpacked", "image", image.Name, "err", p.err)
 				continue
 			}
-			if err := os.RemoveAll(p.file); err != nil {
+			if err := os.RemoveAll(p.blob.file); err != nil {
 				r.log.Warn("Damaged content of an image is not removed", "image", image.Name, "err", err)
 			}
-			found.digests = append(found.digests, p.digest)
+			found.digests = append(found.digests, p.blob.digest)
 			found.targets[image.Target.Digest] = LostImage{image.Name, p.err.Error()}
 		}
 	}
@@ -341,7 +332,7 @@ func (r *imageStore) removeDamaged(ctx context.Context, d damagedImages, bundled
 	if len(d.digests) == 0 {
 		return nil
 	}
-	conn, err := dial(r.paths.socket())
+	conn, err := dial(r.paths.socket)
 	if err != nil {
 		return err
 	}

@@ -8,6 +8,8 @@ import (
 	"os/exec"
 	"strconv"
 	"strings"
+
+	"berth/internal/host/preflight"
 )
 
 // The reference plugins, which the network of pods of an earlier release still uses, create rules
@@ -138,7 +140,7 @@ func removeAllRules(ctx context.Context, network string) error {
 
 // runNft runs nft and returns its output.
 func runNft(ctx context.Context, args ...string) ([]byte, error) {
-	name, err := findTool("nft")
+	name, err := preflight.FindTool("nft")
 	if err != nil {
 		return nil, err
 	}

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+	"golang.org/x/sync/semaphore"
 	"google.golang.org/grpc"
 
 	"berth/internal/health"
@@ -24,8 +25,8 @@ const (
 	readyTimeout = time.Minute
 	// adoptTimeout bounds the first response of a containerd that was found running.
 	adoptTimeout = 10 * time.Second
-	// endTimeout is the time that containerd has to exit after SIGTERM.
-	endTimeout = 10 * time.Second
+	// terminateTimeout is the time that containerd has to exit after SIGTERM.
+	terminateTimeout = 10 * time.Second
 	// upkeepPeriod is the interval of log rotation and bundle cleanup.
 	upkeepPeriod = time.Hour
 )
@@ -35,24 +36,21 @@ type Runtime struct {
 	cfg   Config
 	paths paths
 	log   *slog.Logger
-	began time.Time // start of this agent
 
-	claims         string // directory of range claims
-	pluginPrograms string // directory of network plugins' programs
+	// Network configures the pod network.
+	Network *PodNetwork
+	images  *imageStore
+	orphans orphanCollector
 
 	mu       sync.Mutex // guards the fields below; not held while waiting
 	running  *process   // nil before Ensure and after Stop
 	settings settings   // of the last Ensure
 	stopped  bool       // Stop was called: an exit is not a failure
-	podCIDRs wish       // pod ranges
-	pods     podNetwork // containerd's configuration of them
 
 	health health.Latch // why containerd does not respond
 
-	images *imageStore
-
-	// one serializes Ensure, Stop and restarts; it holds one token.
-	one chan struct{}
+	// lock serializes Ensure, Stop and restarts.
+	lock *semaphore.Weighted
 	// restarted triggers a scan for orphans; it holds one token.
 	restarted chan struct{}
 }
@@ -74,10 +72,19 @@ func New(cfg Config) (*Runtime, error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.Default()
 	}
-	r := &Runtime{cfg: cfg, paths: cfg.paths(), log: cfg.Log, one: make(chan struct{}, 1), restarted: make(chan struct{}, 1), began: time.Now(), claims: claimsDir, pluginPrograms: pluginPrograms}
+	if cfg.NetworkChanged == nil {
+		cfg.NetworkChanged = func() {}
+	}
+	r := &Runtime{
+		cfg: cfg, paths: newPaths(cfg.Root, cfg.RunDir), log: cfg.Log, lock: semaphore.NewWeighted(1), restarted: make(chan struct{}, 1),
+	}
 	r.images = &imageStore{paths: r.paths, log: r.log, notify: cfg.Recovered}
-	r.podCIDRs.assigned = cfg.Assigned
-	r.podCIDRs.subnets, _ = parseSubnets(cfg.Subnets) // validated above
+	r.orphans = orphanCollector{paths: r.paths, cgroups: cfg.Cgroups, began: time.Now(), log: r.log}
+	subnets, _ := parseSubnets(cfg.Subnets) // validated above
+	r.Network = &PodNetwork{
+		plugins: cfg.NetworkPlugins, paths: r.paths, log: r.log, lock: r.lock, changed: cfg.NetworkChanged,
+		claims: claimsDir, programs: pluginPrograms, request: rangeRequest{subnets: subnets, assigned: cfg.Assigned},
+	}
 	r.health.Set(errNotStarted)
 	return r, nil
 }
@@ -96,10 +103,10 @@ func (r *Runtime) Health() error { return r.health.Err() }
 // and configuration, replaces one with others, and starts one if none is running. It is idempotent.
 // Containers keep running throughout.
 func (r *Runtime) Ensure(ctx context.Context) (endpoint string, err error) {
-	if err := r.acquire(ctx); err != nil {
+	if err := r.lock.Acquire(ctx, 1); err != nil {
 		return "", err
 	}
-	defer r.release()
+	defer r.lock.Release(1)
 	if err := r.ensure(ctx); err != nil {
 		err = fmt.Errorf("embedded runtime: %w", err)
 		r.health.Set(err)
@@ -109,17 +116,6 @@ func (r *Runtime) Ensure(ctx context.Context) (endpoint string, err error) {
 	return r.Endpoint(), nil
 }
 
-func (r *Runtime) acquire(ctx context.Context) error {
-	select {
-	case r.one <- struct{}{}:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
-
-func (r *Runtime) release() { <-r.one }
-
 func (r *Runtime) ensure(ctx context.Context) error {
 	next, config, err := r.prepare(ctx)
 	if err != nil {
@@ -128,7 +124,7 @@ func (r *Runtime) ensure(ctx context.Context) error {
 	r.images.readRecovery()
 	// First: a full disk must not stop the containerd that is running with the previous
 	// configuration.
-	if err := writeFile(r.paths.config(), config); err != nil {
+	if err := writeFile(r.paths.config, config); err != nil {
 		return err
 	}
 	found, err := r.adopt(ctx, next)
@@ -166,14 +162,14 @@ func (r *Runtime) prepare(ctx context.Context) (settings, []byte, error) {
 		return fail(err)
 	}
 	began := time.Now()
-	fresh, err := ensureUnpacked(ctx, r.paths.bundles(), hash, r.cfg.BundleFile)
+	fresh, err := ensureUnpacked(ctx, r.paths.bundles, hash, r.cfg.BundleFile)
 	if err != nil {
 		return fail(err)
 	}
 	if fresh {
 		r.log.Info("unpacked the runtime", "bundle", folderName(hash), "took", time.Since(began).Round(time.Millisecond))
 	}
-	m, err := readManifest(filepath.Join(r.paths.bundles(), folderName(hash)))
+	m, err := readManifest(filepath.Join(r.paths.bundles, folderName(hash)))
 	if err != nil {
 		return fail(err)
 	}
@@ -181,7 +177,7 @@ func (r *Runtime) prepare(ctx context.Context) (settings, []byte, error) {
 	if i < 0 {
 		return fail(fmt.Errorf("bundle %s has no image for the sandbox", folderName(hash)))
 	}
-	if err := r.applyNetwork(); err != nil {
+	if err := r.Network.apply(); err != nil {
 		if !r.cfg.Assigned { // otherwise host-network pods can run, and the range may change
 			return fail(err)
 		}
@@ -203,7 +199,7 @@ func (r *Runtime) prepare(ctx context.Context) (settings, []byte, error) {
 }
 
 func (r *Runtime) makeFolders() error {
-	for _, dir := range []string{r.paths.root, r.paths.settings()} {
+	for _, dir := range []string{r.paths.root, r.paths.settings} {
 		if err := os.MkdirAll(dir, 0o755); err != nil {
 			return err
 		}
@@ -229,10 +225,10 @@ func (r *Runtime) adopt(ctx context.Context, next settings) (*process, error) {
 		}
 	}
 	why := "it was started with another bundle or configuration"
-	if found.sameAs(next.record) {
-		err := r.answers(ctx, found, adoptTimeout)
+	if found.record.sameAs(next.record) {
+		err := r.awaitServing(ctx, found, adoptTimeout)
 		if err == nil {
-			r.log.Info("adopted the running containerd", "pid", found.PID)
+			r.log.Info("adopted the running containerd", "pid", found.record.PID)
 			return found, nil
 		}
 		if ctx.Err() != nil {
@@ -240,8 +236,8 @@ func (r *Runtime) adopt(ctx context.Context, next settings) (*process, error) {
 		}
 		why = err.Error()
 	}
-	r.log.Info("replacing the running containerd; containers live on", "pid", found.PID, "reason", why)
-	if err := found.end(ctx, endTimeout); err != nil {
+	r.log.Info("replacing the running containerd; containers live on", "pid", found.record.PID, "reason", why)
+	if err := found.terminate(ctx, terminateTimeout); err != nil {
 		return nil, err
 	}
 	return nil, found.close()
@@ -252,18 +248,18 @@ func (r *Runtime) startOnce(ctx context.Context) error {
 	r.mu.Lock()
 	s := r.settings
 	r.mu.Unlock()
-	if err := rotateLog(r.paths.log(), maxLog); err != nil {
+	if err := rotateLog(r.paths.log, maxLog); err != nil {
 		return err
 	}
-	began, logged := time.Now(), logSize(r.paths.log())
+	began, logged := time.Now(), logSize(r.paths.log)
 	started, err := startProcess(r.paths, s.env, s.record)
 	if err != nil {
 		return err
 	}
-	if err := r.answers(ctx, started, readyTimeout); err != nil && ctx.Err() == nil {
+	if err := r.awaitServing(ctx, started, readyTimeout); err != nil && ctx.Err() == nil {
 		// A containerd that never responded would not be adopted, and would block the next one.
-		err = fmt.Errorf("%w; its log %s says: %s", err, r.paths.log(), complaint(r.paths.log(), logged))
-		return errors.Join(err, started.end(context.WithoutCancel(ctx), endTimeout), started.close())
+		err = fmt.Errorf("%w; its log %s says: %s", err, r.paths.log, lastErrors(r.paths.log, logged))
+		return errors.Join(err, started.terminate(context.WithoutCancel(ctx), terminateTimeout), started.close())
 	}
 	r.mu.Lock()
 	r.running = started
@@ -272,13 +268,13 @@ func (r *Runtime) startOnce(ctx context.Context) error {
 		// The agent stops; the started process continues, for the next agent to adopt.
 		return ctx.Err()
 	}
-	r.log.Info("started containerd", "pid", started.PID, "took", time.Since(began).Round(time.Millisecond))
+	r.log.Info("started containerd", "pid", started.record.PID, "took", time.Since(began).Round(time.Millisecond))
 	return nil
 }
 
-// answers returns nil when the process serves CRI, and an error as soon as it has exited or the
-// limit has expired.
-func (r *Runtime) answers(ctx context.Context, c *process, limit time.Duration) error {
+// awaitServing returns nil when the process serves CRI, and an error as soon as it has exited or
+// the limit has expired.
+func (r *Runtime) awaitServing(ctx context.Context, c *process, limit time.Duration) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("containerd did not answer within %s", limit))
 	defer cancel()
 	ctx, ended := context.WithCancelCause(ctx)
@@ -288,12 +284,12 @@ func (r *Runtime) answers(ctx context.Context, c *process, limit time.Duration) 
 	watch.Go(func() error {
 		how, err := c.wait(watching)
 		if err == nil {
-			ended(fmt.Errorf("%w: %s", errEnded, how))
+			ended(fmt.Errorf("%w: %s", errExited, how))
 		}
 		return nil
 	})
 	defer func() { stop(); _ = watch.Wait() }()
-	conn, err := dial(r.paths.socket())
+	conn, err := dial(r.paths.socket)
 	if err != nil {
 		return err
 	}
@@ -307,7 +303,7 @@ func (r *Runtime) answers(ctx context.Context, c *process, limit time.Duration) 
 // not readable: the root users of user namespaces must reach the root filesystems of their
 // containers.
 func guard(p paths) error {
-	for _, socket := range []string{p.socket(), p.ttrpcSocket()} {
+	for _, socket := range []string{p.socket, p.ttrpcSocket} {
 		if err := os.Chmod(socket, 0o600); err != nil {
 			return err
 		}
@@ -317,7 +313,7 @@ func guard(p paths) error {
 
 // ensureImages loads missing images of the bundle, and restores those of a damaged store.
 func (r *Runtime) ensureImages(ctx context.Context, s settings) error {
-	conn, err := dial(r.paths.socket())
+	conn, err := dial(r.paths.socket)
 	if err != nil {
 		return err
 	}
@@ -329,7 +325,7 @@ func (r *Runtime) ensureImages(ctx context.Context, s settings) error {
 		return r.images.restore(ctx, s.snapshotter)
 	}
 	began := time.Now()
-	if err := child(ctx, childLoad, r.paths.socket(), filepath.Join(r.paths.bundles(), folderName(s.hash)), s.snapshotter); err != nil {
+	if err := child(ctx, childLoad, r.paths.socket, filepath.Join(r.paths.bundles, folderName(s.hash)), s.snapshotter); err != nil {
 		return err
 	}
 	r.log.Info("loaded the images of the bundle", "took", time.Since(began).Round(time.Millisecond))
@@ -349,10 +345,10 @@ func missingImages(ctx context.Context, conn *grpc.ClientConn, images []bundledI
 // logs, until the next Ensure. It is idempotent, and does not require Ensure. Run of this Runtime
 // does not restart it afterwards; Run in another process would.
 func (r *Runtime) Stop(ctx context.Context) error {
-	if err := r.acquire(ctx); err != nil {
+	if err := r.lock.Acquire(ctx, 1); err != nil {
 		return err
 	}
-	defer r.release()
+	defer r.lock.Release(1)
 	return r.stop(ctx)
 }
 
@@ -369,26 +365,26 @@ func (r *Runtime) stop(ctx context.Context) error {
 		}
 	}
 	if c != nil {
-		if err := r.endOrphansAtOnce(ctx); err != nil {
+		if err := r.orphans.collectOnce(ctx); err != nil {
 			r.log.Warn("what calls that were cut off have left is there until the next start", "error", err)
 		}
-		if err := c.end(ctx, endTimeout); err != nil {
+		if err := c.terminate(ctx, terminateTimeout); err != nil {
 			return fmt.Errorf("embedded runtime: stop containerd: %w", err)
 		}
-		r.log.Info("stopped containerd", "pid", c.PID)
+		r.log.Info("stopped containerd", "pid", c.record.PID)
 		// Run may be waiting with its own descriptor; closing ours does not wake it, but the
 		// process's exit does.
 		if err := c.close(); err != nil {
 			return err
 		}
 	}
-	if err := os.RemoveAll(r.paths.record()); err != nil {
+	if err := os.RemoveAll(r.paths.record); err != nil {
 		return err
 	}
-	if slices.ContainsFunc(r.paths.bridges(), func(name string) bool { return bridgePorts(name) > 0 }) {
+	if slices.ContainsFunc(r.paths.network.bridges, func(name string) bool { return bridgePorts(name) > 0 }) {
 		return nil
 	}
 	// The next start may choose another range, which a bridge with an address of the old one would
 	// not accept.
-	return errors.Join(endNetwork(ctx, r.paths), removeBridges(r.paths), unclaim(r.claims, r.paths.network()))
+	return errors.Join(removeNetwork(ctx, r.paths), removeBridges(r.paths), unclaim(r.Network.claims, r.paths.network.file))
 }

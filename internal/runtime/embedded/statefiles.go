@@ -23,7 +23,7 @@ import (
 // recreates it, or treats its object as terminated.
 
 // stateFiles returns glob patterns of these files, with their validation functions.
-func (p paths) stateFiles() map[string]func([]byte) error {
+func stateFiles(p paths) map[string]func([]byte) error {
 	isJSON := func(b []byte) error {
 		if !json.Valid(b) {
 			return errors.New("it is not JSON")
@@ -31,19 +31,19 @@ func (p paths) stateFiles() map[string]func([]byte) error {
 		return nil
 	}
 	return map[string]func([]byte) error{
-		p.home() + "/io.containerd.grpc.v1.introspection/uuid": func(b []byte) error {
+		p.store.dir + "/io.containerd.grpc.v1.introspection/uuid": func(b []byte) error {
 			if !uuidText.Match(b) {
 				return errors.New("it is not a UUID")
 			}
 			return nil
 		},
-		p.home() + "/io.containerd.grpc.v1.cri/containers/*/status": isJSON,
-		p.state() + taskDir + "/*/bootstrap.json":                   isJSON,
-		p.addresses() + "/*/last_reserved_ip.*": func(b []byte) error {
+		p.store.dir + "/io.containerd.grpc.v1.cri/containers/*/status": isJSON,
+		p.state + taskDir + "/*/bootstrap.json":                        isJSON,
+		p.network.leases + "/*/last_reserved_ip.*": func(b []byte) error {
 			_, err := netip.ParseAddr(strings.TrimSpace(string(b)))
 			return err
 		},
-		p.addresses() + "/*/lock": func([]byte) error { return nil }, // it has no content; a directory is no lock
+		p.network.leases + "/*/lock": func([]byte) error { return nil }, // it has no content; a directory is no lock
 	}
 }
 
@@ -51,7 +51,7 @@ var uuidText = regexp.MustCompile(`^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-
 
 // removeDamagedState removes damaged files. containerd must not be running.
 func removeDamagedState(p paths, log *slog.Logger) error {
-	for pattern, check := range p.stateFiles() {
+	for pattern, check := range stateFiles(p) {
 		files, err := filepath.Glob(pattern)
 		if err != nil {
 			return err
@@ -76,14 +76,14 @@ func removeDamagedState(p paths, log *slog.Logger) error {
 	return restoreLeases(p, log)
 }
 
-// endDamagedContainers kills runc's containers and sandboxes with an unusable file: runc could not
+// killDamagedContainers kills runc's containers and sandboxes with an unusable file: runc could not
 // kill them, or start another container in their pod. containerd must not be running; it finds them
 // terminated.
-func endDamagedContainers(ctx context.Context, p paths, log *slog.Logger) error {
+func killDamagedContainers(ctx context.Context, p paths, log *slog.Logger) error {
 	report := func(file string, err error) {
 		log.Warn("A file of a container is damaged: the container is ended, and its pod started again", "file", file, "err", err)
 	}
-	states, err := filepath.Glob(filepath.Join(p.runc(), podNamespace, "*"))
+	states, err := filepath.Glob(filepath.Join(p.runc, podNamespace, "*"))
 	if err != nil {
 		return err
 	}
@@ -95,7 +95,7 @@ func endDamagedContainers(ctx context.Context, p paths, log *slog.Logger) error 
 		}
 	}
 	for _, name := range podFiles {
-		files, err := filepath.Glob(filepath.Join(p.home()+sandboxDir, "*", name))
+		files, err := filepath.Glob(filepath.Join(p.store.dir+sandboxDir, "*", name))
 		errs = append(errs, err)
 		for _, file := range files {
 			if err := checkPodFile(file); err != nil {
@@ -110,7 +110,7 @@ func endDamagedContainers(ctx context.Context, p paths, log *slog.Logger) error 
 // restoreLeases restores the content of damaged IP leases. Otherwise an unused address would be
 // leased forever, or a used one be assigned to another pod.
 func restoreLeases(p paths, log *slog.Logger) error {
-	bridge := p.bridge()
+	bridge := p.network.bridge
 	attachments, err := filepath.Glob(filepath.Join(attachmentsDir, bridge+"-*"))
 	if err != nil {
 		return err
@@ -121,7 +121,7 @@ func restoreLeases(p paths, log *slog.Logger) error {
 		owners[strings.TrimPrefix(filepath.Base(file), bridge+"-")] = b
 	}
 	var leases []string
-	err = eachEntry(filepath.Join(p.addresses(), bridge), func(path string) {
+	err = eachEntry(filepath.Join(p.network.leases, bridge), func(path string) {
 		if _, err := netip.ParseAddr(filepath.Base(path)); err == nil {
 			leases = append(leases, path)
 		}
@@ -177,8 +177,8 @@ func hasAddress(content []byte, address string) bool {
 // setAsideFolders renames directories that are in the places of our files.
 func setAsideFolders(p paths, log *slog.Logger) error {
 	for _, file := range []string{
-		p.config(), p.conflist(), p.network(), p.log(), p.log() + ".1", p.log() + ".next", p.record(), p.imageList(),
-		p.current(), p.current() + ".next", p.socket(), p.ttrpcSocket(),
+		p.config, p.network.conflist, p.network.file, p.log, p.log + ".1", p.log + ".next", p.record, p.imageList,
+		p.current, p.current + ".next", p.socket, p.ttrpcSocket,
 	} {
 		if fi, err := os.Lstat(file); err != nil || !fi.IsDir() {
 			continue

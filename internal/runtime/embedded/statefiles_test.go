@@ -18,9 +18,9 @@ func TestRemoveDamagedState(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := paths{root: dir + "/root", run: dir + "/run"}
-	uuid, status := p.home()+"/io.containerd.grpc.v1.introspection/uuid", p.home()+"/io.containerd.grpc.v1.cri/containers/x/status"
-	bootstrap, leases := p.state()+taskDir+"/x/bootstrap.json", p.addresses()+"/"+p.bridge()
+	p := newPaths(dir+"/root", dir+"/run")
+	uuid, status := p.store.dir+"/io.containerd.grpc.v1.introspection/uuid", p.store.dir+"/io.containerd.grpc.v1.cri/containers/x/status"
+	bootstrap, leases := p.state+taskDir+"/x/bootstrap.json", p.network.leases+"/"+p.network.bridge
 	last, lock := leases+"/last_reserved_ip.0", leases+"/lock"
 	for _, c := range []struct {
 		file, content string
@@ -91,14 +91,14 @@ func TestLesseeByAttachments(t *testing.T) {
 }
 
 func TestSetAsideFolders(t *testing.T) {
-	p := paths{root: t.TempDir(), run: t.TempDir()}
-	folders := []string{p.config(), p.log(), p.log() + ".1", p.log() + ".next", p.current(), p.current() + ".next", p.socket(), p.ttrpcSocket()}
+	p := newPaths(t.TempDir(), t.TempDir())
+	folders := []string{p.config, p.log, p.log + ".1", p.log + ".next", p.current, p.current + ".next", p.socket, p.ttrpcSocket}
 	for _, dir := range folders {
 		if err := os.MkdirAll(dir+"/more", 0o755); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := writeFile(p.network(), []byte("{}")); err != nil {
+	if err := writeFile(p.network.file, []byte("{}")); err != nil {
 		t.Fatal(err)
 	}
 	if err := setAsideFolders(p, slog.New(slog.DiscardHandler)); err != nil {
@@ -109,8 +109,8 @@ func TestSetAsideFolders(t *testing.T) {
 			t.Errorf("%s is not set aside", file)
 		}
 	}
-	if !exists(p.network()) {
-		t.Errorf("%s is gone", p.network())
+	if !exists(p.network.file) {
+		t.Errorf("%s is gone", p.network.file)
 	}
 }
 
@@ -135,8 +135,8 @@ func TestEndDamagedContainers(t *testing.T) {
 		{"task-x.json", "FOLDER", false},
 		{"hostname", "FOLDER", false},
 	} {
-		p := paths{root: t.TempDir(), run: t.TempDir()}
-		folders := []string{filepath.Join(p.runc(), podNamespace, id), p.home() + sandboxDir + "/" + id, filepath.Join(p.podshims(), id)}
+		p := newPaths(t.TempDir(), t.TempDir())
+		folders := []string{filepath.Join(p.runc, podNamespace, id), p.store.dir + sandboxDir + "/" + id, filepath.Join(p.podshims, id)}
 		for k, dir := range folders {
 			names := podFiles
 			if k == 0 {
@@ -160,7 +160,7 @@ func TestEndDamagedContainers(t *testing.T) {
 		}
 		var said bytes.Buffer
 		log := slog.New(slog.NewTextHandler(&said, nil))
-		if err := endDamagedContainers(t.Context(), p, log); err != nil {
+		if err := killDamagedContainers(t.Context(), p, log); err != nil {
 			t.Errorf("%s with %q: %v", c.file, c.content, err)
 		}
 		reportDamagedRecords(p, log)

@@ -23,9 +23,9 @@ func (r *Runtime) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return r.supervise(ctx) })
 	g.Go(func() error { r.runUpkeep(ctx); return nil })
-	g.Go(func() error { r.images.follow(ctx, r); return nil })
+	g.Go(func() error { r.images.follow(ctx, r.lock); return nil })
 	if r.cfg.NetworkPlugins != "" {
-		g.Go(func() error { r.followPlugins(ctx); return nil })
+		g.Go(func() error { r.Network.followPlugins(ctx, r.reapplyNetwork); return nil })
 	}
 	return g.Wait()
 }
@@ -39,9 +39,9 @@ func (r *Runtime) runUpkeep(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-time.After(settleTime):
+		case <-time.After(scanInterval):
 		}
-		if err := r.endOrphans(ctx); err != nil {
+		if err := r.orphans.collect(ctx); err != nil {
 			r.log.Warn("upkeep of the embedded runtime", "error", err)
 		}
 		select {
@@ -83,26 +83,26 @@ func (r *Runtime) supervise(ctx context.Context) error {
 // restart starts containerd after c exited, retries until it succeeds, and returns the last delay.
 // Its error is that of ctx.
 func (r *Runtime) restart(ctx context.Context, c *process, how string, delay time.Duration) (time.Duration, error) {
-	lived := time.Since(c.began)
-	if !r.inCharge(c) {
+	uptime := time.Since(c.began)
+	if !r.supervises(c) {
 		return delay, nil
 	}
-	r.health.Set(fmt.Errorf("embedded runtime: %w: %s", errEnded, how))
-	r.log.Warn("containerd ended; starting it again", "pid", c.PID, "status", how)
+	r.health.Set(fmt.Errorf("embedded runtime: %w: %s", errExited, how))
+	r.log.Warn("containerd ended; starting it again", "pid", c.record.PID, "status", how)
 	// The first try only starts containerd; retries check everything below the root directory
 	// again.
-	for again := r.start; ; again = r.ensure {
-		delay = nextDelay(delay, lived)
+	for start := r.start; ; start = r.ensure {
+		delay = nextDelay(delay, uptime)
 		select {
 		case <-ctx.Done():
 			return 0, ctx.Err()
 		case <-time.After(delay):
 		}
-		if err := r.acquire(ctx); err != nil {
+		if err := r.lock.Acquire(ctx, 1); err != nil {
 			return 0, err
 		}
-		err := r.restartOnce(ctx, c, again)
-		r.release()
+		err := r.restartOnce(ctx, c, start)
+		r.lock.Release(1)
 		if err == nil {
 			return delay, nil
 		}
@@ -111,23 +111,23 @@ func (r *Runtime) restart(ctx context.Context, c *process, how string, delay tim
 		}
 		r.health.Set(fmt.Errorf("embedded runtime: %w", err))
 		r.log.Error("containerd does not come back", "error", err, "nextTry", nextDelay(delay, 0))
-		lived = 0
+		uptime = 0
 	}
 }
 
-// inCharge reports whether c is still the supervised containerd: neither Stop nor Ensure has
+// supervises reports whether c is still the supervised containerd: neither Stop nor Ensure has
 // replaced it.
-func (r *Runtime) inCharge(c *process) bool {
+func (r *Runtime) supervises(c *process) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.running == c && !r.stopped
 }
 
-func (r *Runtime) restartOnce(ctx context.Context, c *process, again func(context.Context) error) error {
-	if !r.inCharge(c) {
+func (r *Runtime) restartOnce(ctx context.Context, c *process, start func(context.Context) error) error {
+	if !r.supervises(c) {
 		return nil
 	}
-	if err := again(ctx); err != nil {
+	if err := start(ctx); err != nil {
 		return err
 	}
 	if err := c.close(); err != nil {
@@ -155,9 +155,9 @@ const (
 
 // nextDelay returns the delay before the next start, given the previous delay and how long
 // containerd was running since.
-func nextDelay(last, lived time.Duration) time.Duration {
+func nextDelay(last, uptime time.Duration) time.Duration {
 	switch {
-	case lived >= steady:
+	case uptime >= steady:
 		return 0
 	case last < firstDelay:
 		return firstDelay
@@ -172,5 +172,5 @@ func (r *Runtime) upkeep() error {
 	if len(removed) > 0 {
 		r.log.Info("removed old bundles", "folders", removed)
 	}
-	return errors.Join(err, rotateLog(r.paths.log(), maxLog))
+	return errors.Join(err, rotateLog(r.paths.log, maxLog))
 }

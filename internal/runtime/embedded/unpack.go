@@ -185,30 +185,30 @@ func extractFile(from io.Reader, dir string, want bundledFile) (err error) {
 // available.
 func link(p paths, hash string) error {
 	target := folderName(hash)
-	if old, err := os.Readlink(p.current()); err == nil && old == target {
+	if old, err := os.Readlink(p.current); err == nil && old == target {
 		return nil
 	}
-	next := p.current() + ".next"
+	next := p.current + ".next"
 	if err := os.Remove(next); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	if err := os.Symlink(target, next); err != nil {
 		return err
 	}
-	return os.Rename(next, p.current())
+	return os.Rename(next, p.current)
 }
 
 // removeOld removes bundles that are neither current nor in use, and remainders of interrupted
 // unpacking.
 func removeOld(p paths, proc string) (removed []string, err error) {
-	if _, err := os.Stat(p.bundles()); errors.Is(err, fs.ErrNotExist) {
+	if _, err := os.Stat(p.bundles); errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
-	current, err := os.Readlink(p.current())
+	current, err := os.Readlink(p.current)
 	if err != nil {
 		return nil, err
 	}
-	return removeOthers(p.bundles(), current, proc)
+	return removeOthers(p.bundles, current, proc)
 }
 
 // removeOthers removes bundle directories that are neither current nor in use, and remainders of

@@ -60,19 +60,19 @@ func bundleOf(t testing.TB, files, entries []entry) (blob []byte, hash string) {
 func TestUnpack(t *testing.T) {
 	files := []entry{{"bin/runc", "a runc"}, {"images/pause.tar", "a pause"}}
 	blob, hash := bundleOf(t, files, files)
-	p := paths{root: t.TempDir()}
-	if unpacked(p.bundles(), hash) {
+	p := newPaths(t.TempDir(), "")
+	if unpacked(p.bundles, hash) {
 		t.Fatal("unpacked before it was")
 	}
 	// What an interrupted try left at the place is replaced.
-	stale := filepath.Join(p.bundles(), folderName(hash), "bin", "stale")
+	stale := filepath.Join(p.bundles, folderName(hash), "bin", "stale")
 	if err := os.MkdirAll(stale, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if err := unpack(bytes.NewReader(blob), p.bundles(), hash); err != nil {
+	if err := unpack(bytes.NewReader(blob), p.bundles, hash); err != nil {
 		t.Fatal(err)
 	}
-	if !unpacked(p.bundles(), hash) {
+	if !unpacked(p.bundles, hash) {
 		t.Error("not unpacked after it was")
 	}
 	if _, err := os.Stat(stale); err == nil {
@@ -82,7 +82,7 @@ func TestUnpack(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, f := range files {
-		name := filepath.Join(p.current(), f.name)
+		name := filepath.Join(p.current, f.name)
 		got, err := os.ReadFile(name)
 		if err != nil {
 			t.Fatal(err)
@@ -191,24 +191,24 @@ func fakeProc(t *testing.T, processes map[string]map[string]string) string {
 }
 
 func TestRemoveOld(t *testing.T) {
-	p := paths{root: t.TempDir()}
+	p := newPaths(t.TempDir(), "")
 	folder := func(name string) string { return folderName(sum([]byte(name))) }
 	names := map[string]string{unpackPrefix + "1": "unpacking", "current": "current", "somebody's": "somebody's"}
 	for _, name := range []string{"new", "running", "mapped", "home", "unused", "deleted"} {
 		names[folder(name)] = name
 	}
 	for name := range names {
-		if err := os.MkdirAll(filepath.Join(p.bundles(), name, "bin"), 0o755); err != nil {
+		if err := os.MkdirAll(filepath.Join(p.bundles, name, "bin"), 0o755); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := os.RemoveAll(p.current()); err != nil {
+	if err := os.RemoveAll(p.current); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Symlink(folder("new"), p.current()); err != nil {
+	if err := os.Symlink(folder("new"), p.current); err != nil {
 		t.Fatal(err)
 	}
-	in := func(name string) string { return filepath.Join(p.bundles(), folder(name)) }
+	in := func(name string) string { return filepath.Join(p.bundles, folder(name)) }
 	proc := fakeProc(t, map[string]map[string]string{
 		"1":    {"exe": "/sbin/init", "cwd": "/"},
 		"2":    {"cwd": "/"}, // a kernel thread
@@ -225,7 +225,7 @@ func TestRemoveOld(t *testing.T) {
 	if diff := cmp.Diff([]string{unpackPrefix + "1", folder("unused")}, removed); diff != "" {
 		t.Errorf("removed (-want +got):\n%s", diff)
 	}
-	entries, err := os.ReadDir(p.bundles())
+	entries, err := os.ReadDir(p.bundles)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -240,23 +240,23 @@ func TestRemoveOld(t *testing.T) {
 }
 
 func TestLinkReplaces(t *testing.T) {
-	p := paths{root: t.TempDir()}
-	if err := os.Mkdir(p.bundles(), 0o755); err != nil {
+	p := newPaths(t.TempDir(), "")
+	if err := os.Mkdir(p.bundles, 0o755); err != nil {
 		t.Fatal(err)
 	}
 	// The remains of an interrupted replacement are in nobody's way.
-	if err := os.Symlink("x", p.current()+".next"); err != nil {
+	if err := os.Symlink("x", p.current+".next"); err != nil {
 		t.Fatal(err)
 	}
 	for _, hash := range []string{strings.Repeat("a", 64), strings.Repeat("b", 64), strings.Repeat("b", 64)} {
 		if err := link(p, hash); err != nil {
 			t.Fatal(err)
 		}
-		if got, err := os.Readlink(p.current()); err != nil || got != hash[:16] {
+		if got, err := os.Readlink(p.current); err != nil || got != hash[:16] {
 			t.Errorf("the link points at %q, error %v; want %q", got, err, hash[:16])
 		}
 	}
-	if _, err := os.Lstat(p.current() + ".next"); !os.IsNotExist(err) {
+	if _, err := os.Lstat(p.current + ".next"); !os.IsNotExist(err) {
 		t.Errorf("the next link is still there: %v", err)
 	}
 }

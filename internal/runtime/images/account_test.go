@@ -132,7 +132,7 @@ func (a *asking) ask(p *v1.Pod) string {
 	if at := found[0].account; at != nil {
 		account = at.Namespace + "/" + at.Name + "/" + at.UID
 	}
-	return found[0].Password + " " + account
+	return found[0].auth.Password + " " + account
 }
 
 func (a *asking) asked() []credentialprovider.CredentialProviderRequest {

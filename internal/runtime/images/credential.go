@@ -38,10 +38,16 @@ func (a auth) toCRI() *runtimeapi.AuthConfig {
 // credential is an auth and its source, a secret or a service account; both are nil for a
 // credential of the node, which every pod may use.
 type credential struct {
-	auth
+	auth    auth
 	secret  *pullSecret
 	account *pullServiceAccount
 }
+
+// String redacts the credential in logs and errors.
+func (credential) String() string { return "(hidden)" }
+
+// GoString redacts the credential in logs and errors.
+func (credential) GoString() string { return "(hidden)" }
 
 // keyring holds credentials by image pattern.
 type keyring map[string][]credential

@@ -24,7 +24,7 @@ func TestKeyringOrder(t *testing.T) {
 	}
 	var got []string
 	for _, c := range ring.lookup(locate(n.full)) {
-		got = append(got, c.Username)
+		got = append(got, c.auth.Username)
 	}
 	if diff := cmp.Diff([]string{"3", "2", "1", "second", "0"}, got); diff != "" {
 		t.Errorf("order (-want +got):\n%s", diff)

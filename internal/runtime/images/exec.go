@@ -24,11 +24,11 @@ const (
 )
 
 // exec runs the plugin: the request is its stdin, the response its stdout, both JSON.
-func (pr *provider) exec(ctx context.Context, q question) (*credentialprovider.CredentialProviderResponse, error) {
+func (pr *provider) exec(ctx context.Context, q providerRequest) (*credentialprovider.CredentialProviderResponse, error) {
 	var token string
-	if q.token != nil {
+	if q.identity.token != nil {
 		var err error
-		if token, err = q.token(ctx); err != nil {
+		if token, err = q.identity.token(ctx); err != nil {
 			return nil, err
 		}
 	}
@@ -36,7 +36,7 @@ func (pr *provider) exec(ctx context.Context, q question) (*credentialprovider.C
 	defer cancel()
 	request, err := json.Marshal(credentialprovider.CredentialProviderRequest{
 		TypeMeta: metav1.TypeMeta{Kind: "CredentialProviderRequest", APIVersion: pr.conf.APIVersion}, Image: q.image,
-		ServiceAccountToken: token, ServiceAccountAnnotations: q.annotations,
+		ServiceAccountToken: token, ServiceAccountAnnotations: q.identity.annotations,
 	})
 	if err != nil {
 		return nil, err
@@ -56,8 +56,8 @@ func (pr *provider) exec(ctx context.Context, q question) (*credentialprovider.C
 		if ctx.Err() != nil {
 			return nil, context.Cause(ctx)
 		}
-		if said, _, _ := strings.Cut(strings.TrimSpace(hide(complaints.buffer.String(), token)), "\n"); said != "" {
-			err = fmt.Errorf("%w: %.200q", err, said)
+		if output, _, _ := strings.Cut(strings.TrimSpace(hide(complaints.buffer.String(), token)), "\n"); output != "" {
+			err = fmt.Errorf("%w: %.200q", err, output)
 		}
 		return nil, err
 	}
@@ -87,10 +87,10 @@ type limited struct {
 }
 
 func (l *limited) Write(p []byte) (int, error) {
-	room := maxAnswer - l.buffer.Len()
-	if len(p) > room {
+	capacity := maxAnswer - l.buffer.Len()
+	if len(p) > capacity {
 		l.over = true
 	}
-	l.buffer.Write(p[:min(room, len(p))])
+	l.buffer.Write(p[:min(capacity, len(p))])
 	return len(p), nil
 }

@@ -138,7 +138,7 @@ func (c *Collector) Prune(ctx context.Context, o PruneOptions) (verdicts []Verdi
 		if verdicts, err = c.judge(ctx, rules{keepUnrecorded: !o.All}); err != nil || o.DryRun {
 			return err
 		}
-		_, _ = c.free(ctx, verdicts, ^uint64(0), asAsked, done)
+		_, _ = c.free(ctx, verdicts, ^uint64(0), onRequest, done)
 		return errors.Join(ctx.Err(), c.prune(ctx))
 	})
 	return verdicts, err
@@ -166,7 +166,7 @@ func (c *Collector) collect(ctx context.Context) (err error) {
 		if err := c.removeOld(ctx, verdicts, done); err != nil {
 			return err
 		}
-		if err := c.makeRoom(ctx, verdicts, done); err != nil {
+		if err := c.freeSpace(ctx, verdicts, done); err != nil {
 			return err
 		}
 		return c.prune(ctx)
@@ -222,7 +222,7 @@ func (c *Collector) removeOld(ctx context.Context, verdicts []Verdict, done *col
 		return nil
 	}
 	for i := range verdicts {
-		if v := &verdicts[i]; now.Sub(v.idleSince) > c.MaxAge && c.mayGo(v) {
+		if v := &verdicts[i]; now.Sub(v.idleSince) > c.MaxAge && c.isRemovable(v) {
 			if err := c.remove(ctx, v, cause{metric: "age", why: "that exceeded imageMaximumGCAge (" + c.MaxAge.String() + ")"}, done); err != nil {
 				return err
 			}
@@ -231,8 +231,8 @@ func (c *Collector) removeOld(ctx context.Context, verdicts []Verdict, done *col
 	return nil
 }
 
-// makeRoom frees disk space if usage has reached HighPercent.
-func (c *Collector) makeRoom(ctx context.Context, verdicts []Verdict, done *collection) error {
+// freeSpace frees disk space if usage has reached HighPercent.
+func (c *Collector) freeSpace(ctx context.Context, verdicts []Verdict, done *collection) error {
 	if c.HighPercent == 100 {
 		return nil
 	}
@@ -276,7 +276,7 @@ func (c *Collector) free(ctx context.Context, verdicts []Verdict, wanted uint64,
 		if freed >= wanted || ctx.Err() != nil {
 			break
 		}
-		if v.Removed || !c.mayGo(v) {
+		if v.Removed || !c.isRemovable(v) {
 			continue
 		}
 		if err := c.remove(ctx, v, by, done); err != nil {
@@ -288,8 +288,8 @@ func (c *Collector) free(ctx context.Context, verdicts []Verdict, wanted uint64,
 	return freed, errors.Join(append(errs, ctx.Err())...)
 }
 
-// mayGo reports whether the image may be removed. It may have been pinned since the verdict.
-func (c *Collector) mayGo(v *Verdict) bool {
+// isRemovable reports whether the image may be removed. It may have been pinned since the verdict.
+func (c *Collector) isRemovable(v *Verdict) bool {
 	if v.Fate != Unused {
 		return false
 	}
@@ -307,8 +307,8 @@ type cause struct {
 }
 
 var (
-	forSpace = cause{metric: "space", why: "to free disk space"}
-	asAsked  = cause{why: "on request"}
+	forSpace  = cause{metric: "space", why: "to free disk space"}
+	onRequest = cause{why: "on request"}
 )
 
 func (c *Collector) remove(ctx context.Context, v *Verdict, by cause, done *collection) error {

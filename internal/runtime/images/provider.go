@@ -39,7 +39,7 @@ type provider struct {
 	program string
 	match   []location
 	metrics *pluginMetrics
-	asking  singleflight.Group
+	running singleflight.Group
 
 	mu    sync.Mutex
 	cache map[cacheKey]cached // guarded by mu
@@ -198,11 +198,11 @@ func (p *Providers) lookup(ctx context.Context, n names, po *v1.Pod, log *slog.L
 	var found []credential
 	var errs []error
 	for _, pr := range p.matching(n) {
-		given, err := p.consult(ctx, pr, n, claimant, log)
+		matched, err := p.consult(ctx, pr, n, claimant, log)
 		if err != nil && !errors.Is(err, errNoAccount) {
 			errs = append(errs, fmt.Errorf("credential provider %q: %w", pr.conf.Name, err))
 		}
-		found = append(found, given...)
+		found = append(found, matched...)
 	}
 	return found, errors.Join(errs...)
 }
@@ -219,17 +219,17 @@ func (p *Providers) consult(ctx context.Context, pr *provider, n names, c claima
 		}
 	}
 	image := locate(n.full)
-	ring, err := pr.ask(ctx, question{image: n.full.Name(), registry: image.registry(), identity: id}, log)
-	given := ring.lookup(image)
-	for i := range given {
-		given[i].account = id.recorded()
+	ring, err := pr.ask(ctx, providerRequest{image: n.full.Name(), registry: image.registry(), identity: id}, log)
+	matched := ring.lookup(image)
+	for i := range matched {
+		matched[i].account = id.recorded()
 	}
-	return given, err
+	return matched, err
 }
 
-type question struct {
+type providerRequest struct {
 	image, registry string
-	identity
+	identity        identity
 }
 
 // cacheKey is the scope of a plugin's response: one image, one registry, or everything; and an
@@ -247,11 +247,11 @@ type cached struct {
 
 // ask returns the plugin's credentials, from the cache until they expire. Concurrent calls for the
 // same image and identity share one run of the program.
-func (pr *provider) ask(ctx context.Context, q question, log *slog.Logger) (keyring, error) {
+func (pr *provider) ask(ctx context.Context, q providerRequest, log *slog.Logger) (keyring, error) {
 	if ring, ok := pr.cached(q); ok {
 		return ring, nil
 	}
-	answer := pr.asking.DoChan(q.image+" "+q.scope, func() (any, error) {
+	answer := pr.running.DoChan(q.image+" "+q.identity.scope, func() (any, error) {
 		// Not the caller's context: the result is shared, and run has its own timeout.
 		return pr.run(context.WithoutCancel(ctx), q, log)
 	})
@@ -264,7 +264,7 @@ func (pr *provider) ask(ctx context.Context, q question, log *slog.Logger) (keyr
 	}
 }
 
-func (pr *provider) cached(q question) (keyring, bool) {
+func (pr *provider) cached(q providerRequest) (keyring, bool) {
 	pr.mu.Lock()
 	defer pr.mu.Unlock()
 	for _, k := range cacheKeys(q) {
@@ -275,15 +275,15 @@ func (pr *provider) cached(q question) (keyring, bool) {
 	return nil, false
 }
 
-func cacheKeys(q question) []cacheKey {
+func cacheKeys(q providerRequest) []cacheKey {
 	return []cacheKey{
-		{credentialprovider.ImagePluginCacheKeyType, q.image, q.scope},
-		{credentialprovider.RegistryPluginCacheKeyType, q.registry, q.scope},
-		{credentialprovider.GlobalPluginCacheKeyType, "", q.scope},
+		{credentialprovider.ImagePluginCacheKeyType, q.image, q.identity.scope},
+		{credentialprovider.RegistryPluginCacheKeyType, q.registry, q.identity.scope},
+		{credentialprovider.GlobalPluginCacheKeyType, "", q.identity.scope},
 	}
 }
 
-func (pr *provider) run(ctx context.Context, q question, log *slog.Logger) (keyring, error) {
+func (pr *provider) run(ctx context.Context, q providerRequest, log *slog.Logger) (keyring, error) {
 	began := time.Now()
 	r, err := pr.exec(ctx, q)
 	pr.metrics.ran(pr.conf.Name, time.Since(began), err)
@@ -323,12 +323,12 @@ func (p *Puller) nodeCredentials(ctx context.Context, r request) []credential {
 	auths, err := readDockerConfig(p.dockerConfigs)
 	ring := keyring{}
 	ring.add(auths, nil)
-	given, gerr := p.providers.lookup(ctx, r.names, r.pod, p.log)
+	matched, gerr := p.providers.lookup(ctx, r.names, r.pod, p.log)
 	if err := errors.Join(err, gerr); err != nil && ctx.Err() == nil {
 		p.log.Warn("some credentials of the node for an image cannot be had", "image", r.image, "error", err)
 		e := p.entry(r, "go on without some credentials of the node")
 		e.Error = journal.Error(err)
 		p.journal.Record(e)
 	}
-	return append(ring.lookup(locate(r.full)), given...)
+	return append(ring.lookup(locate(r.full)), matched...)
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/distribution/reference"
 	utilerrors "k8s.io/apimachinery/pkg/util/errors"
+	"k8s.io/client-go/util/flowcontrol"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/pod"
@@ -24,8 +25,8 @@ type pullKey struct {
 	image, handler, auths string
 }
 
-// want is the request for a pull.
-type want struct {
+// pullRequest is the request for a pull.
+type pullRequest struct {
 	names
 	uid     pod.UID
 	spec    *runtimeapi.ImageSpec
@@ -54,14 +55,11 @@ type pull struct {
 	err  error
 }
 
-// limiter rejects pulls above the rate limit.
-type limiter interface{ TryAccept() bool }
-
 type pulls struct {
 	runtime Runtime
 	queue   *pullQueue // nil if pulls are not bounded
-	limit   limiter    // nil if their rate is not
-	records *records   // nil if nothing is recorded
+	limit   flowcontrol.PassiveRateLimiter
+	records *records // nil if nothing is recorded
 	log     *slog.Logger
 
 	mu      sync.Mutex
@@ -70,7 +68,7 @@ type pulls struct {
 
 // pull waits for the pull of w, and starts it unless it is active. If ctx is done first, it returns
 // ctx's cause; the last caller to leave cancels the pull and waits for its termination.
-func (f *pulls) pull(ctx context.Context, w want) (*pull, error) {
+func (f *pulls) pull(ctx context.Context, w pullRequest) (*pull, error) {
 	key := pullKey{image: w.image, handler: w.spec.RuntimeHandler}
 	for _, a := range distinct(w.credentials) {
 		key.auths += a.hash()
@@ -86,14 +84,14 @@ func (f *pulls) pull(ctx context.Context, w want) (*pull, error) {
 		return fl, nil
 	case <-ctx.Done():
 	}
-	if f.leave(key, fl, w.uid) {
+	if f.abandon(key, fl, w.uid) {
 		fl.cancel()
 		<-fl.done
 	}
 	return nil, context.Cause(ctx)
 }
 
-func (f *pulls) join(key pullKey, w want) *pull {
+func (f *pulls) join(key pullKey, w pullRequest) *pull {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if fl, ok := f.pulling[key]; ok {
@@ -113,9 +111,9 @@ func (f *pulls) join(key pullKey, w want) *pull {
 	return fl
 }
 
-// leave reports whether the caller was the last to wait for the pull. If so, no caller can join it
-// any more.
-func (f *pulls) leave(key pullKey, fl *pull, uid pod.UID) bool {
+// abandon reports whether the caller was the last to wait for the pull. If so, no caller can join
+// it any more.
+func (f *pulls) abandon(key pullKey, fl *pull, uid pod.UID) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	fl.waiters--
@@ -131,19 +129,19 @@ func (f *pulls) leave(key pullKey, fl *pull, uid pod.UID) bool {
 	return true
 }
 
-func (f *pulls) run(ctx context.Context, key pullKey, fl *pull, w want) {
+func (f *pulls) run(ctx context.Context, key pullKey, fl *pull, w pullRequest) {
 	defer close(fl.done)
 	defer fl.cancel()
 	if f.queue != nil {
 		c := claim{uid: w.uid, registry: reference.Domain(w.full), ahead: &fl.ahead}
-		if fl.err = f.queue.take(ctx, c); fl.err != nil {
+		if fl.err = f.queue.acquire(ctx, c); fl.err != nil {
 			return
 		}
 		defer func() {
 			if ctx.Err() == nil { // otherwise it was cancelled
-				f.queue.ended(c.registry, fl.took, time.Now(), fl.err)
+				f.queue.recordResult(c.registry, fl.took, time.Now(), fl.err)
 			}
-			f.queue.give(c.uid)
+			f.queue.release(c.uid)
 		}()
 	}
 	began := time.Now()
@@ -165,7 +163,7 @@ func (f *pulls) run(ctx context.Context, key pullKey, fl *pull, w want) {
 const recordTimeout = 10 * time.Second
 
 // recorded pulls the image, and ensures that it is never present without its record or its intent.
-func (f *pulls) recorded(ctx context.Context, w want) (ref string, size uint64, err error) {
+func (f *pulls) recorded(ctx context.Context, w pullRequest) (ref string, size uint64, err error) {
 	if f.records == nil {
 		ref, _, err = f.tryAll(ctx, w)
 		if err != nil {
@@ -187,7 +185,7 @@ func (f *pulls) recorded(ctx context.Context, w want) (ref string, size uint64, 
 	if err == nil {
 		with = pulledWithOf(w.credentials, used)
 	}
-	after, lost := f.note(ctx, w, before.GetId(), ref, with)
+	after, lost := f.recordResult(ctx, w, before.GetId(), ref, with)
 	if lost != nil {
 		// The intent remains, in memory and on disk: the image is not treated as one that every pod
 		// may use.
@@ -199,9 +197,9 @@ func (f *pulls) recorded(ctx context.Context, w want) (ref string, size uint64, 
 	return ref, after.GetSize(), nil
 }
 
-// note records the result of a pull. A failed or cancelled one may have stored the image
+// recordResult records the result of a pull. A failed or cancelled one may have stored the image
 // nevertheless.
-func (f *pulls) note(ctx context.Context, w want, before, ref string, with pulledWith) (*runtimeapi.Image, error) {
+func (f *pulls) recordResult(ctx context.Context, w pullRequest, before, ref string, with pulledWith) (*runtimeapi.Image, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), recordTimeout)
 	defer cancel()
 	after, err := f.runtime.ImageStatus(ctx, w.spec)
@@ -237,7 +235,7 @@ func pulledWithOf(credentials []credential, used *auth) pulledWith {
 			return pulledWith{NodePodsAccessible: true}
 		default:
 			s := *c.secret
-			s.CredentialHash = c.hash()
+			s.CredentialHash = c.auth.hash()
 			if !slices.Contains(with.KubernetesSecrets, s) {
 				with.KubernetesSecrets = append(with.KubernetesSecrets, s)
 			}
@@ -251,7 +249,7 @@ var errTooFast = errors.New("pull QPS exceeded")
 
 // tryAll tries one auth after the other, and returns the runtime's reference and the auth that
 // succeeded, nil for none.
-func (f *pulls) tryAll(ctx context.Context, w want) (ref string, used *auth, err error) {
+func (f *pulls) tryAll(ctx context.Context, w pullRequest) (ref string, used *auth, err error) {
 	auths := distinct(w.credentials)
 	if len(auths) == 0 {
 		ref, err = f.try(ctx, w, nil)
@@ -274,8 +272,8 @@ func (f *pulls) tryAll(ctx context.Context, w want) (ref string, used *auth, err
 	return "", nil, utilerrors.NewAggregate(errs)
 }
 
-func (f *pulls) try(ctx context.Context, w want, a *runtimeapi.AuthConfig) (string, error) {
-	if f.limit != nil && !f.limit.TryAccept() {
+func (f *pulls) try(ctx context.Context, w pullRequest, a *runtimeapi.AuthConfig) (string, error) {
+	if !f.limit.TryAccept() {
 		return "", errTooFast
 	}
 	return f.runtime.PullImage(ctx, w.spec, a, w.sandbox)

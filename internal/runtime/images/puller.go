@@ -85,8 +85,8 @@ type Puller struct {
 	records       *records // nil if nothing is recorded
 	verify        Verification
 	pulls         *pulls
-	ahead         *aheads
-	given         *given
+	prefetches    *prefetches
+	pins          *pins
 	backOff       *backOff
 	metrics       *metrics
 }
@@ -99,14 +99,16 @@ func New(c Config) *Puller {
 	p := &Puller{
 		runtime: c.Runtime, recorder: c.Recorder, journal: c.Journal, log: c.Log,
 		secrets: c.Secrets, dockerConfigs: c.DockerConfigs, providers: c.Providers, verify: c.Verification,
-		backOff: &backOff{entries: map[backOffKey]backOffEntry{}}, ahead: &aheads{pods: map[pod.UID]map[aheadKey]*lookAhead{}},
-		given: &given{at: map[string]time.Time{}},
+		backOff: &backOff{entries: map[backOffKey]backOffEntry{}}, prefetches: &prefetches{pods: map[pod.UID]map[prefetchKey]*prefetch{}},
+		pins: &pins{at: map[string]time.Time{}},
 	}
 	if c.RecordsDir != "" {
 		p.records = newRecords(c.RecordsDir)
 	}
 	p.metrics = newMetrics(c.Metrics, p.records)
-	p.pulls = &pulls{runtime: c.Runtime, records: p.records, log: c.Log, pulling: map[pullKey]*pull{}}
+	p.pulls = &pulls{
+		runtime: c.Runtime, records: p.records, log: c.Log, pulling: map[pullKey]*pull{}, limit: flowcontrol.NewFakeAlwaysRateLimiter(),
+	}
 	if c.MaxParallel > 0 {
 		p.pulls.queue = newPullQueue(c.MaxParallel)
 	}
@@ -255,7 +257,7 @@ func (p *Puller) ensure(ctx context.Context, po *v1.Pod, c *v1.Container, sandbo
 // pull pulls with the credentials of the pod and then those of the node.
 func (p *Puller) pull(ctx context.Context, r request, secrets func() []credential) (Result, error) {
 	image := r.container.Image
-	if got := p.ahead.take(r); got != nil && r.policy == v1.PullAlways {
+	if got := p.prefetches.take(r); got != nil && r.policy == v1.PullAlways {
 		p.event(r, v1.EventTypeNormal, eventPulled, pulledMessage(image, got.took, got.took, got.size))
 		return p.succeed(r, Result{Ref: got.ref, Pulled: true}), nil
 	}
@@ -331,7 +333,7 @@ func (p *Puller) fail(r request, e *Error) error {
 
 func (p *Puller) succeed(r request, res Result) Result {
 	res.Took = time.Since(r.began)
-	p.given.add(res.Ref)
+	p.pins.add(res.Ref)
 	decision := "use present image"
 	if res.Pulled {
 		decision = "pulled image"

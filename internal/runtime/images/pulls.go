@@ -34,15 +34,15 @@ func (p *Puller) Pulls() []Pull {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	var all []Pull
-	var places map[*atomic.Bool]int
-	atOnce := 0
+	var positions map[*atomic.Bool]int
+	limit := 0
 	if f.queue != nil {
-		places, atOnce = f.queue.places()
+		positions, limit = f.queue.positions()
 	}
 	for key, fl := range f.pulling {
 		all = append(all, Pull{
 			Image: key.image, Name: fl.name, Pods: slices.Sorted(maps.Keys(fl.pods)), Ahead: fl.ahead.Load(), Since: fl.began,
-			Place: places[&fl.ahead], AtOnce: atOnce,
+			Place: positions[&fl.ahead], AtOnce: limit,
 		})
 	}
 	slices.SortFunc(all, func(a, b Pull) int { return cmp.Compare(a.Image, b.Image) })

@@ -18,11 +18,11 @@ import (
 // come last: such a registry delays others by one pull, not by a series.
 type pullQueue struct {
 	mu      sync.Mutex
-	atOnce  int
+	limit   int
 	free    int                  // guarded by mu
 	running map[pod.UID]int      // guarded by mu; without zeros
 	last    map[pod.UID]int      // guarded by mu; sequence number of the last start, of each pod with an active or queued pull
-	given   int                  // guarded by mu; number of starts so far
+	started int                  // guarded by mu; number of starts so far
 	waiting []*waiter            // guarded by mu; in order of arrival
 	slow    map[string]time.Time // guarded by mu; when the last pull of a registry was slow to fail
 }
@@ -36,7 +36,7 @@ type claim struct {
 
 type waiter struct {
 	claim
-	turn chan struct{} // closed when the pull may start
+	ready chan struct{} // closed when the pull may start
 }
 
 const (
@@ -47,20 +47,20 @@ const (
 	slowExpiry = 2 * backOffCap
 )
 
-func newPullQueue(atOnce int) *pullQueue {
-	return &pullQueue{atOnce: atOnce, free: atOnce, running: map[pod.UID]int{}, last: map[pod.UID]int{}, slow: map[string]time.Time{}}
+func newPullQueue(limit int) *pullQueue {
+	return &pullQueue{limit: limit, free: limit, running: map[pod.UID]int{}, last: map[pod.UID]int{}, slow: map[string]time.Time{}}
 }
 
-// take waits for a slot, which the caller releases by give. If ctx is done first, it returns ctx's
-// cause.
-func (t *pullQueue) take(ctx context.Context, c claim) error {
-	w := &waiter{claim: c, turn: make(chan struct{})}
+// acquire waits for a slot, which the caller releases by give. If ctx is done first, it returns
+// ctx's cause.
+func (t *pullQueue) acquire(ctx context.Context, c claim) error {
+	w := &waiter{claim: c, ready: make(chan struct{})}
 	t.mu.Lock()
 	t.waiting = append(t.waiting, w)
 	t.next()
 	t.mu.Unlock()
 	select {
-	case <-w.turn:
+	case <-w.ready:
 		return nil
 	case <-ctx.Done():
 	}
@@ -72,13 +72,13 @@ func (t *pullQueue) take(ctx context.Context, c claim) error {
 	}
 	t.mu.Unlock()
 	if i < 0 { // a slot was assigned at the same moment
-		t.give(c.uid)
+		t.release(c.uid)
 	}
 	return context.Cause(ctx)
 }
 
-// give releases a slot.
-func (t *pullQueue) give(uid pod.UID) {
+// release releases a slot.
+func (t *pullQueue) release(uid pod.UID) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.free++
@@ -89,8 +89,8 @@ func (t *pullQueue) give(uid pod.UID) {
 	t.next()
 }
 
-// ended records the result of a pull from the registry.
-func (t *pullQueue) ended(registry string, took time.Duration, now time.Time, err error) {
+// recordResult records the result of a pull from the registry.
+func (t *pullQueue) recordResult(registry string, took time.Duration, now time.Time, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	maps.DeleteFunc(t.slow, func(_ string, at time.Time) bool { return now.Sub(at) > slowExpiry })
@@ -121,25 +121,25 @@ func (t *pullQueue) next() {
 		w := t.waiting[best]
 		t.waiting = slices.Delete(t.waiting, best, best+1)
 		t.free--
-		t.given++
+		t.started++
 		t.running[w.uid]++
-		t.last[w.uid] = t.given
-		close(w.turn)
+		t.last[w.uid] = t.started
+		close(w.ready)
 	}
 }
 
-// places returns the current positions of queued pulls, by their ahead flags; 1 is the next. atOnce
-// is the maximum number of concurrent pulls.
-func (t *pullQueue) places() (places map[*atomic.Bool]int, atOnce int) {
+// positions returns the current positions of queued pulls, by their ahead flags; 1 is the next.
+// atOnce is the maximum number of concurrent pulls.
+func (t *pullQueue) positions() (positions map[*atomic.Bool]int, limit int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	inOrder := slices.Clone(t.waiting)
 	slices.SortStableFunc(inOrder, func(a, b *waiter) int { return t.compare(a.claim, b.claim) })
-	places = map[*atomic.Bool]int{}
+	positions = map[*atomic.Bool]int{}
 	for i, w := range inOrder {
-		places[w.ahead] = i + 1
+		positions[w.ahead] = i + 1
 	}
-	return places, t.atOnce
+	return positions, t.limit
 }
 
 // compare returns less than 0 if a precedes b, and 0 if the order of arrival decides; the caller

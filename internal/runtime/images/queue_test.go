@@ -23,25 +23,25 @@ func TestTurnsAreFair(t *testing.T) {
 		turns := newPullQueue(2)
 		var mu sync.Mutex
 		var order []string // guarded by mu
-		take := func(uid pod.UID, image int) {
+		acquire := func(uid pod.UID, image int) {
 			go func() {
-				if err := turns.take(t.Context(), claim{uid: uid, ahead: new(atomic.Bool)}); err != nil {
+				if err := turns.acquire(t.Context(), claim{uid: uid, ahead: new(atomic.Bool)}); err != nil {
 					t.Error(err)
 				}
 				mu.Lock()
 				order = append(order, fmt.Sprint(uid, image))
 				mu.Unlock()
 				time.Sleep(time.Second)
-				turns.give(uid)
+				turns.release(uid)
 			}()
 			synctest.Wait()
 		}
 		for i := range 4 {
-			take("a", i)
+			acquire("a", i)
 		}
-		take("b", 0)
-		take("c", 0)
-		take("b", 1)
+		acquire("b", 0)
+		acquire("c", 0)
+		acquire("b", 1)
 		time.Sleep(time.Minute)
 		synctest.Wait()
 		// Both turns of a end at the same moment, and so do those after them.
@@ -68,14 +68,14 @@ func TestTurnsCountRunningPulls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		turns := newPullQueue(2)
 		for _, uid := range []pod.UID{"a", "b"} {
-			if err := turns.take(t.Context(), claim{uid: uid, ahead: new(atomic.Bool)}); err != nil {
+			if err := turns.acquire(t.Context(), claim{uid: uid, ahead: new(atomic.Bool)}); err != nil {
 				t.Fatal(err)
 			}
 		}
 		got := make(chan pod.UID, 2)
 		for _, uid := range []pod.UID{"a", "b"} {
 			go func() {
-				if turns.take(t.Context(), claim{uid: uid, ahead: new(atomic.Bool)}) == nil {
+				if turns.acquire(t.Context(), claim{uid: uid, ahead: new(atomic.Bool)}) == nil {
 					got <- uid
 				}
 			}()
@@ -86,17 +86,17 @@ func TestTurnsCountRunningPulls(t *testing.T) {
 		turns.slow["slow"] = time.Now()
 		turns.waiting = append([]*waiter{slow}, turns.waiting...)
 		turns.mu.Unlock()
-		if places, atOnce := turns.places(); places[slow.ahead] != 3 || len(places) != 3 || atOnce != 2 {
-			t.Errorf("a pull from a slow registry waits at place %d of %d, limit %d", places[slow.ahead], len(places), atOnce)
+		if positions, limit := turns.positions(); positions[slow.ahead] != 3 || len(positions) != 3 || limit != 2 {
+			t.Errorf("a pull from a slow registry waits at place %d of %d, limit %d", positions[slow.ahead], len(positions), limit)
 		}
 		turns.mu.Lock()
 		turns.waiting = turns.waiting[1:]
 		turns.mu.Unlock()
-		turns.give("b")
+		turns.release("b")
 		if uid := <-got; uid != "b" {
 			t.Errorf("%s is next, want b", uid)
 		}
-		turns.give("a")
+		turns.release("a")
 		<-got
 	})
 }
@@ -104,19 +104,19 @@ func TestTurnsCountRunningPulls(t *testing.T) {
 func TestTurnGivenUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		turns := newPullQueue(1)
-		if err := turns.take(t.Context(), claim{uid: "a", ahead: new(atomic.Bool)}); err != nil {
+		if err := turns.acquire(t.Context(), claim{uid: "a", ahead: new(atomic.Bool)}); err != nil {
 			t.Fatal(err)
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error)
-		go func() { done <- turns.take(ctx, claim{uid: "b", ahead: new(atomic.Bool)}) }()
+		go func() { done <- turns.acquire(ctx, claim{uid: "b", ahead: new(atomic.Bool)}) }()
 		synctest.Wait()
 		cancel()
 		if err := <-done; !errors.Is(err, context.Canceled) {
 			t.Errorf("got %v, want cancellation", err)
 		}
-		turns.give("a")
-		if err := turns.take(t.Context(), claim{uid: "c", ahead: new(atomic.Bool)}); err != nil || len(turns.waiting) != 0 {
+		turns.release("a")
+		if err := turns.acquire(t.Context(), claim{uid: "c", ahead: new(atomic.Bool)}); err != nil || len(turns.waiting) != 0 {
 			t.Errorf("%v, waiting %d", err, len(turns.waiting))
 		}
 	})
@@ -142,29 +142,29 @@ func TestTurnsOfSlowRegistries(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				turns := newPullQueue(1)
-				turns.ended("bad", tt.took, time.Now(), tt.err)
+				turns.recordResult("bad", tt.took, time.Now(), tt.err)
 				if name == "failed long ago" {
 					time.Sleep(slowExpiry + time.Second)
-					turns.ended("good", time.Second, time.Now(), nil)
+					turns.recordResult("good", time.Second, time.Now(), nil)
 				} else {
-					turns.ended("bad", time.Second, time.Now(), tt.then)
+					turns.recordResult("bad", time.Second, time.Now(), tt.then)
 				}
-				if err := turns.take(t.Context(), claim{uid: "first", registry: "good", ahead: new(atomic.Bool)}); err != nil {
+				if err := turns.acquire(t.Context(), claim{uid: "first", registry: "good", ahead: new(atomic.Bool)}); err != nil {
 					t.Fatal(err)
 				}
 				order := make(chan string, 3)
 				for i, registry := range []string{"bad", "bad", "good"} {
 					go func() {
 						c := claim{uid: pod.UID(fmt.Sprint(i)), registry: registry, ahead: new(atomic.Bool)}
-						if err := turns.take(t.Context(), c); err != nil {
+						if err := turns.acquire(t.Context(), c); err != nil {
 							t.Error(err)
 						}
 						order <- registry
-						turns.give(c.uid)
+						turns.release(c.uid)
 					}()
 					synctest.Wait()
 				}
-				turns.give("first")
+				turns.release("first")
 				if got := strings.Join([]string{<-order, <-order, <-order}, " "); got != tt.want {
 					t.Errorf("turns of %s, want %s", got, tt.want)
 				}

@@ -40,7 +40,7 @@ func (v Verification) exempt(repository string) bool {
 func (w pulledWith) match(secrets []credential) (ok bool, proven []pullSecret) {
 	for _, c := range secrets {
 		s := *c.secret
-		s.CredentialHash = c.hash()
+		s.CredentialHash = c.auth.hash()
 		for _, known := range w.KubernetesSecrets {
 			ok = ok || s.UID != "" && known.replacedBy(s)
 			if known.CredentialHash == s.CredentialHash {

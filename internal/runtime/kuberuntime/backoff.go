@@ -37,8 +37,8 @@ func newBackOffs(events Recorder, longest time.Duration) *backOffs {
 // of returns the back-off of the pod's containers. check records the event for an invalid
 // annotation.
 func (b *backOffs) of(p *v1.Pod) lifecycle.BackOff {
-	law, _ := lifecycle.PodBackOff(p, b.node)
-	return law
+	backOff, _ := lifecycle.PodBackOff(p, b.node)
+	return backOff
 }
 
 // check records an event, once, if a pod's back-off annotation is invalid and the node's back-off
@@ -56,8 +56,8 @@ func (b *backOffs) check(p *v1.Pod) {
 	if text == old {
 		return
 	}
-	if law, err := lifecycle.PodBackOff(p, b.node); err != nil {
-		b.events.Event(p, "", v1.EventTypeWarning, "InvalidBackOff", fmt.Sprintf("%v; the node's back-off is used: %s", err, law))
+	if backOff, err := lifecycle.PodBackOff(p, b.node); err != nil {
+		b.events.Event(p, "", v1.EventTypeWarning, "InvalidBackOff", fmt.Sprintf("%v; the node's back-off is used: %s", err, backOff))
 	}
 }
 
@@ -78,18 +78,18 @@ func (b *backOffs) forget(uid pod.UID) {
 
 // holds returns the active back-offs of the pod's containers.
 func (b *backOffs) holds(p *v1.Pod, s *pod.Status, now time.Time) map[string]lifecycle.Hold {
-	law := b.of(p)
+	backOff := b.of(p)
 	out := map[string]lifecycle.Hold{}
 	for _, list := range [][]v1.Container{p.Spec.InitContainers, p.Spec.Containers} {
 		for i := range list {
 			c := &list[i]
 			key := lifecycle.CrashKey(p, c)
 			if newest := s.FindContainer(c.Name); newest != nil && newest.Hash == lifecycle.ContainerHash(c) {
-				if d := b.restartDelay(newest, law); d > 0 {
+				if d := b.restartDelay(newest, backOff); d > 0 {
 					b.crash.Resume(key, d, newest.CreatedAt, now)
 				}
 			}
-			if h, held := b.crash.Held(key, law, lastEnd(s, c.Name), now); held {
+			if h, held := b.crash.Held(key, backOff, lastEnd(s, c.Name), now); held {
 				out[c.Name] = h
 			}
 		}
@@ -101,7 +101,7 @@ func (b *backOffs) holds(p *v1.Pod, s *pod.Status, now time.Time) map[string]lif
 // of an earlier agent. A container that a kubelet created has none: its delay follows from the
 // restart count, as if each restart was for a crash. Differs from the kubelet, which resets the
 // back-off when it restarts.
-func (b *backOffs) restartDelay(cs *pod.ContainerStatus, law lifecycle.BackOff) time.Duration {
+func (b *backOffs) restartDelay(cs *pod.ContainerStatus, backOff lifecycle.BackOff) time.Duration {
 	if text := cs.Annotations[restartDelayAnnotation]; text != "" {
 		d, _ := time.ParseDuration(text) // 0 if another program wrote it
 		return d
@@ -109,7 +109,7 @@ func (b *backOffs) restartDelay(cs *pod.ContainerStatus, law lifecycle.BackOff) 
 	if !cs.CreatedAt.Before(b.began) {
 		return 0 // created by this agent
 	}
-	return law.AfterRestarts(cs.Attempt)
+	return backOff.AfterRestarts(cs.Attempt)
 }
 
 // annotate sets the back-off before the next restart on a container that is about to be created.

@@ -112,7 +112,7 @@ func TestBackOffOutlivesTheAgent(t *testing.T) {
 		}
 		// An image that is changed is tried at once, whatever is noted on the old container.
 		p.Spec.Containers[0].Image = "other:v2"
-		b.fake.AddImage(critest.Image{Name: "other:v2"})
+		b.fake.Images.Add(critest.Image{Name: "other:v2"})
 		b.runAll(p)
 	})
 }

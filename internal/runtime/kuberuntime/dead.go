@@ -57,9 +57,6 @@ func computeSpare(s *pod.Status) garbage {
 
 // removeDead implements Runtime.RemoveDead.
 func (c *collector) removeDead(ctx context.Context) error {
-	if c.pods == nil {
-		return nil
-	}
 	var errs []error
 	for _, s := range c.pods() {
 		if ctx.Err() != nil {
@@ -73,7 +70,7 @@ func (c *collector) removeDead(ctx context.Context) error {
 		return ctx.Err()
 	}
 	if len(errs) > 0 && !c.failed {
-		c.event(v1.EventTypeWarning, "ContainerGCFailed", errs[0].Error())
+		c.events.NodeEvent(v1.EventTypeWarning, "ContainerGCFailed", errs[0].Error())
 	}
 	c.failed = len(errs) > 0
 	return errors.Join(errs...)

@@ -14,7 +14,6 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"berth/internal/pod"
-	"berth/internal/record/events/messagestest"
 )
 
 func TestComputeRemains(t *testing.T) {
@@ -81,14 +80,9 @@ func removal(t *testing.T, ended bool) (*bench, *v1.Pod, *[]string) {
 	if ended {
 		b.kill(p, 0)
 	}
-	told := &[]string{}
-	b.garbage.event = func(kind, reason, message string) {
-		messagestest.SawEvent(reason, message)
-		*told = append(*told, kind+" "+reason+": "+message)
-	}
 	b.garbage.pods = func() []*pod.Status { return []*pod.Status{b.observe()} }
 	b.garbage.hasEnded = func(uid pod.UID) bool { return ended && uid == "u1" }
-	return b, p, told
+	return b, p, &b.events.node
 }
 
 func (b *bench) logFiles() (names []string) {
@@ -117,7 +111,7 @@ func TestRemoveDead(t *testing.T) {
 				t.Errorf("left are the logs %v of the containers %v", got, b.names())
 			}
 		}
-		entries, n := b.journal.Read("default", "web"), 0
+		entries, n := b.report.journal.Read("default", "web"), 0
 		for _, e := range entries {
 			if e.Decision == "remove ended containers with their logs: 2" {
 				n++
@@ -175,7 +169,7 @@ func TestRemoveDeadFails(t *testing.T) {
 		const want = `Warning ContainerGCFailed: pod default/web: remove container "a": `
 		fails := func(events int) {
 			t.Helper()
-			b.fake.Fail("RemoveContainer", 1, errBusy)
+			b.fake.Calls.Fail("RemoveContainer", 1, errBusy)
 			err := b.RemoveDead(t.Context())
 			if err == nil || len(b.names()) != 1 || len(b.fake.Sandboxes()) != 1 || len(*told) != events || !strings.HasPrefix((*told)[events-1], want) {
 				t.Errorf("%v; told %q; left are %v and %d sandboxes", err, *told, b.names(), len(b.fake.Sandboxes()))

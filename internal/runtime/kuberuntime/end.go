@@ -32,8 +32,8 @@ import (
 //   - A process in state D waits for a device or a file server and cannot be killed until that
 //     responds. The error of each try names its PID and command.
 const (
-	// askAgain is the delay before a failed StopContainer is retried.
-	askAgain = 5 * time.Second
+	// stopRetry is the delay before a failed StopContainer is retried.
+	stopRetry = 5 * time.Second
 	// patience is how long after the grace period the runtime may take to report the container's
 	// exit.
 	patience = 10 * time.Second
@@ -41,12 +41,12 @@ const (
 	forceLimit = 10 * time.Second
 )
 
-// end stops a container within grace, and force-kills it if the runtime cannot. It returns when no
-// process of the container is running; the error is the reason why one still is.
-func (k *killer) end(ctx context.Context, s *stopping, grace time.Duration) error {
+// stopOrKill stops a container within grace, and force-kills it if the runtime cannot. It returns
+// when no process of the container is running; the error is the reason why one still is.
+func (k *killer) stopOrKill(ctx context.Context, s *stopping, grace time.Duration) error {
 	deadline := time.Now().Add(grace)
-	for noted := ""; ; {
-		err := k.askToStop(ctx, s, ceilSeconds(time.Until(deadline)))
+	for reported := ""; ; {
+		err := k.stopContainer(ctx, s, ceilSeconds(time.Until(deadline)))
 		if err == nil || ctx.Err() != nil || errors.Is(err, cri.ErrUnavailable) {
 			return err
 		}
@@ -54,23 +54,23 @@ func (k *killer) end(ctx context.Context, s *stopping, grace time.Duration) erro
 			k.terminate(ctx, s, deadline, err)
 			return k.force(ctx, s, err)
 		}
-		rest := time.Until(deadline)
-		if rest > 0 && s.pod != nil && err.Error() != noted {
-			noted = err.Error()
-			why := fmt.Sprintf("asked again until the grace period is over, in %s", ceilSeconds(rest))
-			k.note(decision{pod: s.pod, container: s.container.Name, what: "container not stopped", why: why, err: err})
+		remaining := time.Until(deadline)
+		if remaining > 0 && s.pod != nil && err.Error() != reported {
+			reported = err.Error()
+			why := fmt.Sprintf("asked again until the grace period is over, in %s", ceilSeconds(remaining))
+			k.report.record(decision{pod: s.pod, container: s.container.Name, what: "container not stopped", why: why, err: err})
 		}
-		if err := sleep(ctx, min(askAgain, rest)); err != nil {
+		if err := sleep(ctx, min(stopRetry, remaining)); err != nil {
 			return err
 		}
-		if rest <= askAgain {
+		if remaining <= stopRetry {
 			return k.force(ctx, s, err)
 		}
 	}
 }
 
-// askToStop calls StopContainer with a timeout of the grace period plus patience.
-func (k *killer) askToStop(ctx context.Context, s *stopping, grace time.Duration) error {
+// stopContainer calls StopContainer with a timeout of the grace period plus patience.
+func (k *killer) stopContainer(ctx context.Context, s *stopping, grace time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, grace+patience)
 	defer cancel()
 	return k.cri.StopContainer(ctx, s.container.ID, grace)
@@ -80,14 +80,14 @@ func (k *killer) askToStop(ctx context.Context, s *stopping, grace time.Duration
 // the deadline. Its result is ignored: what is still running is forced.
 func (k *killer) terminate(ctx context.Context, s *stopping, deadline time.Time, why error) {
 	if s.pod != nil {
-		k.events.Event(s.pod, s.container.Name, v1.EventTypeWarning, "InvalidStopSignal", fmt.Sprintf(
+		k.report.events.Event(s.pod, s.container.Name, v1.EventTypeWarning, "InvalidStopSignal", fmt.Sprintf(
 			"The stop signal of the image (STOPSIGNAL) is none: %s. SIGTERM is sent instead, and SIGKILL after %s; "+
 				"name a signal in the image, such as SIGTERM", cri.Message(why), ceilSeconds(time.Until(deadline))))
 	}
 	ctx, cancel := context.WithDeadline(ctx, deadline)
 	defer cancel()
-	if err := k.cri.EndTask(ctx, s.container.ID, unix.SIGTERM); err != nil {
-		k.log.Debug("SIGTERM not sent, or container not ended on it",
+	if err := k.cri.Tasks.EndTask(ctx, s.container.ID, unix.SIGTERM); err != nil {
+		k.report.log.Debug("SIGTERM not sent, or container not ended on it",
 			"container", s.container.Name, "id", s.container.ID, "error", err)
 	}
 }
@@ -102,7 +102,7 @@ func (k *killer) force(ctx context.Context, s *stopping, why error) error {
 	}{
 		// It sends SIGKILL, whatever the image's stop signal is.
 		{"StopContainer without grace period", func(ctx context.Context) error { return k.cri.StopContainer(ctx, id, 0) }},
-		{"the runtime's task service", func(ctx context.Context) error { return k.cri.EndTask(ctx, id, unix.SIGKILL) }},
+		{"the runtime's task service", func(ctx context.Context) error { return k.cri.Tasks.EndTask(ctx, id, unix.SIGKILL) }},
 		{"its cgroup", func(ctx context.Context) error { return k.cgroups.KillContainer(ctx, s.uid, id) }},
 	} {
 		if err := ctx.Err(); err != nil {
@@ -115,7 +115,7 @@ func (k *killer) force(ctx context.Context, s *stopping, why error) error {
 			if err != nil {
 				what = "container not killed by "
 			}
-			k.note(decision{
+			k.report.record(decision{
 				pod: s.pod, container: s.container.Name, what: what + means.name,
 				why: "the runtime did not stop it: " + cri.Message(why), began: began, err: err,
 			})
@@ -135,7 +135,7 @@ func (k *killer) forceBy(ctx context.Context, id pod.ContainerID, kill func(cont
 	if err := kill(ctx); err != nil {
 		return err
 	}
-	if state, err := k.cri.ContainerState(ctx, id); err == nil && state == pod.StateExited || awaitEnd(ctx, k.cri, id) {
+	if state, err := k.cri.ContainerState(ctx, id); err == nil && state == pod.StateExited || awaitExit(ctx, k.cri, id) {
 		return nil
 	}
 	return errors.New("killed, but the runtime shows it running")

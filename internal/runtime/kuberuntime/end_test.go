@@ -68,14 +68,14 @@ func TestNoContainerRefusesToEnd(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b := newBench(t, tc.options...)
-				b.fake.SetProgram("a", tc.program)
+				b.fake.Programs.Set("a", tc.program)
 				p := podOf(v1.RestartPolicyAlways, "a")
 				b.run(p)
 				if tc.do != nil {
 					tc.do(b)
 				}
 				for _, f := range tc.faults {
-					b.fake.Inject(f)
+					b.fake.Calls.Inject(f)
 				}
 				b.kill(p, grace)
 				if took := time.Since(b.began); took != tc.want {
@@ -99,10 +99,10 @@ func TestNoContainerRefusesToEnd(t *testing.T) {
 func TestKillContainerForced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t)
-		b.fake.SetProgram("a", critest.Program{NoStopSignal: "SIGFOO", IgnoresStop: true})
+		b.fake.Programs.Set("a", critest.Program{NoStopSignal: "SIGFOO", IgnoresStop: true})
 		p := podOf(v1.RestartPolicyAlways, "a", "b")
 		b.run(p)
-		b.fake.Inject(critest.Fault{Method: "StopContainer", Times: -1, Err: status.Error(codes.Unknown, `failed to parse stop signal "SIGFOO"`)})
+		b.fake.Calls.Inject(critest.Fault{Method: "StopContainer", Times: -1, Err: status.Error(codes.Unknown, `failed to parse stop signal "SIGFOO"`)})
 		if err := b.killer.killContainer(t.Context(), p, b.observe().FindContainer("a"), "it is to end", 7*time.Second); err != nil {
 			t.Fatal(err)
 		}
@@ -125,7 +125,7 @@ func TestKillPodFails(t *testing.T) {
 		b.run(p)
 		b.killer.cgroups = killing{fake: b.fake, failure: errors.New("process 7 (dd) in state D")}
 		for _, method := range []string{"StopContainer", "Kill"} {
-			b.fake.Inject(critest.Fault{Method: method, Times: -1, Err: errBroken})
+			b.fake.Calls.Inject(critest.Fault{Method: method, Times: -1, Err: errBroken})
 		}
 		err := b.KillPod(t.Context(), p, b.observe(), time.Second)
 		for _, part := range []string{`stop container "a"`, `stop container "b"`, "shim is stuck", "kill by its cgroup: process 7 (dd) in state D"} {
@@ -133,7 +133,7 @@ func TestKillPodFails(t *testing.T) {
 				t.Errorf("got %v, want %q in it", err, part)
 			}
 		}
-		if n := b.fake.CallCount("StopPodSandbox"); n != 0 {
+		if n := b.fake.Calls.Count("StopPodSandbox"); n != 0 {
 			t.Errorf("%d sandboxes were stopped", n)
 		}
 	})
@@ -146,7 +146,7 @@ func TestRuntimeDownForcesNothing(t *testing.T) {
 		p := podOf(v1.RestartPolicyAlways, "a")
 		b.run(p)
 		observed := b.observe()
-		b.fake.Fail("StopContainer", 1, status.Error(codes.Unavailable, "closing"))
+		b.fake.Calls.Fail("StopContainer", 1, status.Error(codes.Unavailable, "closing"))
 		if err := b.KillPod(t.Context(), p, observed, time.Second); !errors.Is(err, cri.ErrUnavailable) {
 			t.Errorf("got %v", err)
 		}
@@ -162,7 +162,7 @@ func TestEndedPassForcesNothing(t *testing.T) {
 		b := newBench(t)
 		p := podOf(v1.RestartPolicyAlways, "a")
 		b.run(p)
-		b.fake.Inject(critest.Fault{Method: "StopContainer", Times: -1, Err: errBroken})
+		b.fake.Calls.Inject(critest.Fault{Method: "StopContainer", Times: -1, Err: errBroken})
 		ctx, cancel := context.WithTimeout(t.Context(), 8*time.Second)
 		defer cancel()
 		if err := b.KillPod(ctx, p, b.observe(), time.Minute); !errors.Is(err, context.DeadlineExceeded) {
@@ -181,7 +181,7 @@ func TestSandboxThatCannotBeStopped(t *testing.T) {
 		b := newBench(t)
 		p := podOf(v1.RestartPolicyAlways, "a")
 		b.run(p)
-		b.fake.Fail("StopPodSandbox", -1, status.Error(codes.Unknown, "failed to destroy network for sandbox"))
+		b.fake.Calls.Fail("StopPodSandbox", -1, status.Error(codes.Unknown, "failed to destroy network for sandbox"))
 		if err := b.killer.restartPod(t.Context(), p, b.observe(), time.Second); err == nil || !strings.Contains(err.Error(), "failed to destroy network") {
 			t.Errorf("a pod that goes on: %v", err)
 		}
@@ -192,7 +192,7 @@ func TestSandboxThatCannotBeStopped(t *testing.T) {
 		if err := b.RemovePod(t.Context(), b.observe(), WithLogs); err == nil {
 			t.Error("its removal does not fail")
 		}
-		b.fake.ClearFaults()
+		b.fake.Calls.ClearFaults()
 		if err := b.RemovePod(t.Context(), b.observe(), WithLogs); err != nil {
 			t.Error(err)
 		}

@@ -26,8 +26,8 @@ type failedCreations struct {
 }
 
 type failedCreation struct {
-	creationFailure
-	pod *v1.Pod
+	failure creationFailure
+	pod     *v1.Pod
 }
 
 // creationFailure takes the place of a retry in a pass.
@@ -80,14 +80,14 @@ func (f *failedCreations) of(p *v1.Pod, now time.Time) map[string]creationFailur
 	defer f.mu.Unlock()
 	var out map[string]creationFailure
 	for name, failed := range f.pods[p.UID] {
-		if !now.Before(failed.Until) || isChanged(failed.pod, p) {
+		if !now.Before(failed.failure.Until) || isChanged(failed.pod, p) {
 			delete(f.pods[p.UID], name)
 			continue
 		}
 		if out == nil {
 			out = map[string]creationFailure{}
 		}
-		out[name] = failed.creationFailure
+		out[name] = failed.failure
 	}
 	return out
 }

@@ -22,11 +22,11 @@ func TestRefusedCreationsAreHeldBack(t *testing.T) {
 		t.Run(method, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b := newBench(t)
-				b.fake.Inject(critest.Fault{Method: method, Times: -1, Err: status.Error(codes.Unknown, "no room")})
+				b.fake.Calls.Inject(critest.Fault{Method: method, Times: -1, Err: status.Error(codes.Unknown, "no room")})
 				p := podOf(v1.RestartPolicyAlways, "a")
 				calls := func(want int) {
 					t.Helper()
-					if got := b.fake.CallCount(method); got != want {
+					if got := b.fake.Calls.Count(method); got != want {
 						t.Fatalf("%d calls of %s, want %d", got, method, want)
 					}
 				}
@@ -65,12 +65,12 @@ func TestRefusedCreationsAreHeldBack(t *testing.T) {
 func TestCreationsOfARuntimeThatIsAwayAreNotHeldBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t)
-		b.fake.Inject(critest.Fault{Method: "RunPodSandbox", Err: status.Error(codes.Unavailable, "connection refused")})
+		b.fake.Calls.Inject(critest.Fault{Method: "RunPodSandbox", Err: status.Error(codes.Unavailable, "connection refused")})
 		p := podOf(v1.RestartPolicyAlways, "a")
 		for range 2 {
 			_, _ = b.trySync(t.Context(), p)
 		}
-		if got := b.fake.CallCount("RunPodSandbox"); got != 2 {
+		if got := b.fake.Calls.Count("RunPodSandbox"); got != 2 {
 			t.Errorf("%d calls, want 2", got)
 		}
 	})
@@ -80,7 +80,7 @@ func TestCreationsOfARuntimeThatIsAwayAreNotHeldBack(t *testing.T) {
 func TestRefusedCreationBesideALongerBackOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t)
-		b.fake.Fail("CreateContainer", -1, status.Error(codes.Unknown, "no room"))
+		b.fake.Calls.Fail("CreateContainer", -1, status.Error(codes.Unknown, "no room"))
 		p := podOf(v1.RestartPolicyAlways, "a", "b")
 		p.Spec.Containers[1].Image = "absent:1"
 		var res Result

@@ -20,6 +20,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/pod"
+	"berth/internal/pod/allocation"
 	"berth/internal/record/events/messagestest"
 	"berth/internal/record/journal"
 	"berth/internal/runtime/action"
@@ -39,12 +40,14 @@ type bench struct {
 	events *recorder
 	began  time.Time
 	leave  func() // ends Run
+
+	hostUsers *fixedUsers
 }
 
 func newBench(t *testing.T, options ...critest.Option) *bench {
 	t.Helper()
 	root := t.TempDir()
-	b := &bench{t: t, root: root, events: &recorder{}, began: time.Now()}
+	b := &bench{t: t, root: root, events: &recorder{}, began: time.Now(), hostUsers: &fixedUsers{}}
 	b.fake = critest.Start(t, append(options, critest.WithImages(testImage), critest.WithLogs("/"), critest.WithoutEvents())...)
 	b.Runtime = b.newRuntime(root)
 	return b
@@ -63,9 +66,18 @@ func (b *bench) newRuntime(root string) *Runtime {
 	r := New(Config{
 		CRI: client, Recorder: b.events, Journal: j, Log: log, HostIPs: func() []string { return []string{"192.0.2.1"} },
 		Folders: Folders{Root: root, PodLogs: filepath.Join(root, "logs"), ContainerLogs: filepath.Join(root, "links")},
-		Actions: action.New(action.Config{CRI: client, Dial: answerInHTTP}),
+		Actions: action.New(action.Config{CRI: client.Streaming, Dial: answerInHTTP}),
 		Cgroups: killing{fake: b.fake}, Objects: &apiObjects{},
-		Images: images.New(images.Config{Runtime: client, Recorder: b.events, Journal: j, MaxParallel: 1}),
+		Images:      images.New(images.Config{Runtime: client.Images, Recorder: b.events, Journal: j, MaxParallel: 1}),
+		Allocations: allocation.New(allocation.Config{}), Assignments: noAssignments{},
+		Pods: func() []*pod.Status { return nil }, HasEnded: func(pod.UID) bool { return false },
+		Sandboxes: SandboxConfig{
+			Handler:        func(*v1.Pod) (handler, why string) { return "", "" },
+			UserNamespaces: b.hostUsers, CheckHostPorts: func(*v1.Pod) error { return nil },
+		},
+		Containers: ContainerConfig{
+			WritesLogs: func(string) bool { return false }, Allocatable: func() v1.ResourceList { return nil },
+		},
 	})
 	ctx, leave := context.WithCancel(context.Background())
 	ran := make(chan struct{})
@@ -121,7 +133,7 @@ func (k killing) KillContainer(_ context.Context, _ pod.UID, id pod.ContainerID)
 
 func (b *bench) observe() *pod.Status {
 	b.t.Helper()
-	s, err := b.client.ReadPod(context.Background(), "u1", nil, nil)
+	s, err := b.client.Observer.ReadPod(context.Background(), "u1", nil, nil)
 	if err != nil {
 		b.t.Fatal(err)
 	}
@@ -160,7 +172,7 @@ func (b *bench) run(p *v1.Pod) {
 	b.t.Helper()
 	for range 10 {
 		if !b.sync(p).Touched {
-			b.fake.ResetCalls()
+			b.fake.Calls.Reset()
 			b.events.take()
 			b.began = time.Now()
 			return
@@ -184,7 +196,7 @@ func (b *bench) calls() []string {
 	for _, c := range b.fake.Containers() {
 		names[c.ID] = c.Name
 	}
-	for _, c := range b.fake.Calls() {
+	for _, c := range b.fake.Calls.All() {
 		at := c.At.Sub(b.began).String() + " "
 		switch req := c.Request.(type) {
 		case *runtimeapi.ExecSyncRequest:
@@ -204,6 +216,7 @@ func (b *bench) calls() []string {
 type recorder struct {
 	mu   sync.Mutex
 	list []string
+	node []string // events about the node
 }
 
 func (r *recorder) Event(_ *v1.Pod, container, eventtype, reason, message string) {
@@ -211,6 +224,19 @@ func (r *recorder) Event(_ *v1.Pod, container, eventtype, reason, message string
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.list = append(r.list, strings.TrimSpace(eventtype+" "+reason+" "+container)+": "+message)
+}
+
+func (r *recorder) NodeEvent(eventtype, reason, message string) {
+	messagestest.SawEvent(reason, message)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.node = append(r.node, eventtype+" "+reason+": "+message)
+}
+
+type noAssignments struct{}
+
+func (noAssignments) Assigned(context.Context, *v1.Pod, *v1.Container) (crispec.Assigned, error) {
+	return crispec.Assigned{}, nil
 }
 
 // take returns the events so far, but for those of images, and forgets them.

@@ -126,37 +126,24 @@ const garbageRetry = time.Minute
 // collector removes unused containers and sandboxes.
 type collector struct {
 	limits   GarbageLimits
-	pods     func() []*pod.Status // nil: other pods are unknown
+	pods     func() []*pod.Status
 	hasEnded func(uid pod.UID) bool
 	remover  *remover
-	event    func(eventtype, reason, message string)
+	events   Recorder
 	journal  *journal.Journal
 	failed   bool // the last removeDead failed; used by its caller only
-}
-
-func newCollector(cfg Config, r *Runtime) *collector {
-	c := &collector{
-		limits: cfg.Garbage, pods: cfg.Pods, hasEnded: cfg.HasEnded, remover: r.remover, event: cfg.Sandboxes.NodeEvent, journal: cfg.Journal,
-	}
-	if c.hasEnded == nil {
-		c.hasEnded = func(pod.UID) bool { return false }
-	}
-	if c.event == nil {
-		c.event = func(string, string, string) {}
-	}
-	return c
 }
 
 // collect removes what the pod, and by the node's limit other pods, do not need.
 func (c *collector) collect(ctx context.Context, observed *pod.Status, res *Result) error {
 	now := time.Now()
 	g := computeGarbage(observed, c.limits, now)
-	gone := map[pod.ContainerID]bool{}
+	removed := map[pod.ContainerID]bool{}
 	for _, cs := range g.Containers {
 		if err := c.remover.removeContainer(ctx, observed, cs, WithLogs); err != nil {
 			return err
 		}
-		res.Touched, gone[cs.ID] = true, true
+		res.Touched, removed[cs.ID] = true, true
 	}
 	for _, id := range g.Sandboxes {
 		if err := c.remover.removeSandbox(ctx, id); err != nil {
@@ -165,11 +152,11 @@ func (c *collector) collect(ctx context.Context, observed *pod.Status, res *Resu
 		res.Touched = true
 	}
 	res.retry(g.Next)
-	if c.pods == nil || c.limits.MaxTotal < 1 {
+	if c.limits.MaxTotal < 1 {
 		return nil
 	}
 	// Other pods' containers as last observed: removing one that does not exist is a no-op.
-	for _, d := range computeNodeGarbage(c.nodeWith(observed, gone), c.limits, now) {
+	for _, d := range computeNodeGarbage(c.nodeWith(observed, removed), c.limits, now) {
 		if err := c.remover.removeContainer(ctx, d.pod, d.container, WithLogs); err != nil {
 			return err
 		}
@@ -179,9 +166,9 @@ func (c *collector) collect(ctx context.Context, observed *pod.Status, res *Resu
 
 // nodeWith returns all pods as last observed, this one as observed and without the removed
 // containers.
-func (c *collector) nodeWith(observed *pod.Status, gone map[pod.ContainerID]bool) []*pod.Status {
+func (c *collector) nodeWith(observed *pod.Status, removed map[pod.ContainerID]bool) []*pod.Status {
 	mine := *observed
-	mine.Containers = slices.DeleteFunc(slices.Clone(observed.Containers), func(cs pod.ContainerStatus) bool { return gone[cs.ID] })
+	mine.Containers = slices.DeleteFunc(slices.Clone(observed.Containers), func(cs pod.ContainerStatus) bool { return removed[cs.ID] })
 	out := slices.DeleteFunc(slices.Clone(c.pods()), func(s *pod.Status) bool { return s.UID == observed.UID })
 	return append(out, &mine)
 }

@@ -41,7 +41,7 @@ func (b *bench) runAll(p *v1.Pod) {
 	if res := b.sync(p); len(res.StartErrors) > 0 {
 		b.t.Fatalf("not everything runs: %+v", res.StartErrors)
 	}
-	b.fake.ResetCalls()
+	b.fake.Calls.Reset()
 	b.events.take()
 	b.began = time.Now()
 }
@@ -212,7 +212,7 @@ func TestNodeGarbage(t *testing.T) {
 		b.garbage.pods = func() []*pod.Status {
 			var out []*pod.Status
 			for uid := range all {
-				s, err := b.client.ReadPod(context.Background(), uid, nil, nil)
+				s, err := b.client.Observer.ReadPod(context.Background(), uid, nil, nil)
 				if err != nil {
 					t.Error(err)
 				}
@@ -229,7 +229,7 @@ func TestNodeGarbage(t *testing.T) {
 					t.Fatal(err)
 				}
 				for range 3 {
-					s, err := b.client.ReadPod(t.Context(), q.UID, nil, nil)
+					s, err := b.client.Observer.ReadPod(t.Context(), q.UID, nil, nil)
 					if err != nil {
 						t.Fatal(err)
 					}

@@ -20,28 +20,28 @@ const hookWatch = time.Second
 
 // Causes of a hook's cancellation.
 var (
-	errContainerEnded = errors.New("the container has ended")
-	errAgentLeaves    = errors.New("the agent leaves")
+	errContainerExited = errors.New("the container has ended")
+	errAgentStops      = errors.New("the agent leaves")
 )
 
 // hookRunner runs lifecycle hooks. PreStop hooks outlive passes.
 type hookRunner struct {
-	reporter
-	actions *action.Actions // nil: every hook fails
+	report  reporter
+	actions *action.Actions
 	cri     *cri.Client
 	hostIPs func() []string
 	files   podFiles
 
 	mu       sync.Mutex
 	preStops map[pod.ContainerID]*hookRun // guarded by mu
-	leaving  bool                         // guarded by mu; the agent is stopping: no hook starts
+	stopping bool                         // guarded by mu; the agent is stopping: no hook starts
 
 	running sync.WaitGroup // preStop hooks
 }
 
 func newHookRunner(cfg Config, files podFiles) *hookRunner {
 	return &hookRunner{
-		reporter: reporter{cfg.Recorder, cfg.Journal, cfg.Log}, actions: cfg.Actions, cri: cfg.CRI, hostIPs: cfg.HostIPs,
+		report: reporter{cfg.Recorder, cfg.Journal, cfg.Log}, actions: cfg.Actions, cri: cfg.CRI, hostIPs: cfg.HostIPs,
 		files: files, preStops: map[pod.ContainerID]*hookRun{},
 	}
 }
@@ -50,17 +50,17 @@ func newHookRunner(cfg Config, files podFiles) *hookRunner {
 // continues when a pass is cancelled because the grace period became shorter, and the next pass
 // waits for it.
 type hookRun struct {
-	end   context.CancelCauseFunc // cancels it
-	ended chan struct{}           // closed when the hook has completed
+	cancel context.CancelCauseFunc // cancels it
+	done   chan struct{}           // closed when the hook has completed
 }
 
 // run runs preStop hooks until ctx is done, and returns when all have terminated.
 func (r *hookRunner) run(ctx context.Context) error {
 	<-ctx.Done()
 	r.mu.Lock()
-	r.leaving = true
+	r.stopping = true
 	for _, h := range r.preStops {
-		h.end(errAgentLeaves)
+		h.cancel(errAgentStops)
 	}
 	r.mu.Unlock()
 	r.running.Wait()
@@ -75,7 +75,7 @@ func (r *hookRunner) run(ctx context.Context) error {
 func (r *hookRunner) preStop(ctx context.Context, s *stopping, deadline time.Time) error {
 	h, c, err := preStopOf(s.pod, s.container)
 	if err != nil {
-		r.log.Warn("preStop hook left out", "container", s.container.Name, "id", s.container.ID, "error", err)
+		r.report.log.Warn("preStop hook left out", "container", s.container.Name, "id", s.container.ID, "error", err)
 		return nil
 	}
 	if h == nil {
@@ -88,7 +88,7 @@ func (r *hookRunner) preStop(ctx context.Context, s *stopping, deadline time.Tim
 	timer := time.NewTimer(time.Until(deadline))
 	defer timer.Stop()
 	select {
-	case <-run.ended:
+	case <-run.done:
 	case <-timer.C:
 	case <-ctx.Done():
 		return ctx.Err()
@@ -96,15 +96,15 @@ func (r *hookRunner) preStop(ctx context.Context, s *stopping, deadline time.Tim
 	return nil
 }
 
-// endPreStop cancels the preStop hook of a container that has exited, if it is still running, and
-// waits for it.
-func (r *hookRunner) endPreStop(id pod.ContainerID) {
+// cancelPreStop cancels the preStop hook of a container that has exited, if it is still running,
+// and waits for it.
+func (r *hookRunner) cancelPreStop(id pod.ContainerID) {
 	r.mu.Lock()
 	run := r.preStops[id]
 	r.mu.Unlock()
 	if run != nil {
-		run.end(errContainerEnded)
-		<-run.ended
+		run.cancel(errContainerExited)
+		<-run.done
 	}
 }
 
@@ -126,30 +126,30 @@ func (r *hookRunner) beginPreStop(s *stopping, h *v1.LifecycleHandler, c *v1.Con
 		return run
 	}
 	// No race with another caller for the same container: passes of one pod do not overlap.
-	first, err := r.files.notePreStop(s.uid, s.container)
+	first, err := r.files.recordPreStop(s.uid, s.container)
 	if err != nil {
-		r.log.Warn("preStop hook not noted: another agent would run it again", "container", c.Name, "error", err)
+		r.report.log.Warn("preStop hook not noted: another agent would run it again", "container", c.Name, "error", err)
 	}
 	if !first {
 		if s.pod != nil {
-			r.note(decision{
+			r.report.record(decision{
 				pod: s.pod, container: c.Name, what: "preStop hook not repeated", why: "it was begun by an earlier agent",
 			})
 		}
 		return nil
 	}
-	ctx, end := context.WithCancelCause(context.Background())
-	run = &hookRun{end: end, ended: make(chan struct{})}
+	ctx, cancel := context.WithCancelCause(context.Background())
+	run = &hookRun{cancel: cancel, done: make(chan struct{})}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.leaving {
-		end(nil)
+	if r.stopping {
+		cancel(nil)
 		return nil
 	}
 	r.preStops[id] = run
 	r.running.Go(func() {
-		defer close(run.ended)
-		defer end(nil)
+		defer close(run.done)
+		defer cancel(nil)
 		r.runPreStop(ctx, s, h, c)
 	})
 	return run
@@ -158,7 +158,7 @@ func (r *hookRunner) beginPreStop(s *stopping, h *v1.LifecycleHandler, c *v1.Con
 func (r *hookRunner) runPreStop(ctx context.Context, s *stopping, h *v1.LifecycleHandler, c *v1.Container) {
 	began := time.Now()
 	if s.pod != nil {
-		r.note(decision{
+		r.report.record(decision{
 			pod: s.pod, container: c.Name, what: "wait for the preStop hook of " + c.Name + " to end",
 			why: fmt.Sprintf("grace %s", s.grace),
 		})
@@ -167,13 +167,13 @@ func (r *hookRunner) runPreStop(ctx context.Context, s *stopping, h *v1.Lifecycl
 	if s.pod == nil {
 		return
 	}
-	if errors.Is(context.Cause(ctx), errAgentLeaves) {
-		r.note(decision{pod: s.pod, container: c.Name, what: "preStop hook broken off", why: "the agent ends; the hook is not run again", began: began})
+	if errors.Is(context.Cause(ctx), errAgentStops) {
+		r.report.record(decision{pod: s.pod, container: c.Name, what: "preStop hook broken off", why: "the agent ends; the hook is not run again", began: began})
 		return
 	}
-	r.note(decision{pod: s.pod, container: c.Name, what: "preStop hook ended", began: began, err: err})
+	r.report.record(decision{pod: s.pod, container: c.Name, what: "preStop hook ended", began: began, err: err})
 	if err != nil {
-		r.events.Event(s.pod, c.Name, v1.EventTypeWarning, "FailedPreStopHook", "PreStopHook failed")
+		r.report.events.Event(s.pod, c.Name, v1.EventTypeWarning, "FailedPreStopHook", "PreStopHook failed")
 	}
 }
 
@@ -198,9 +198,6 @@ func preStopOf(p *v1.Pod, cs *pod.ContainerStatus) (*v1.LifecycleHandler, *v1.Co
 
 // runHook runs a handler until it completes, ctx is done, or the container exits.
 func (r *hookRunner) runHook(ctx context.Context, p *v1.Pod, sandbox pod.SandboxID, t action.Target, h *v1.LifecycleHandler) error {
-	if r.actions == nil {
-		return errors.New("lifecycle hooks are not carried out here")
-	}
 	if h.HTTPGet != nil && h.HTTPGet.Host == "" && t.PodIP == "" {
 		ips, err := r.addressesOf(ctx, sandbox)
 		if err != nil {
@@ -211,16 +208,16 @@ func (r *hookRunner) runHook(ctx context.Context, p *v1.Pod, sandbox pod.Sandbox
 		}
 	}
 	if h.Exec == nil { // an exec terminates with its container
-		watched, end := context.WithCancelCause(ctx)
+		watchedCtx, cancel := context.WithCancelCause(ctx)
 		var watch sync.WaitGroup
 		watch.Go(func() {
-			if awaitEnd(watched, r.cri, t.ID) {
-				end(errContainerEnded)
+			if awaitExit(watchedCtx, r.cri, t.ID) {
+				cancel(errContainerExited)
 			}
 		})
 		defer watch.Wait()
-		defer end(nil)
-		ctx = watched
+		defer cancel(nil)
+		ctx = watchedCtx
 	}
 	result := r.actions.Hook(ctx, t, h)
 	switch {
@@ -229,7 +226,7 @@ func (r *hookRunner) runHook(ctx context.Context, p *v1.Pod, sandbox pod.Sandbox
 	case result.Outcome == action.Failure:
 		return errors.New(result.Output)
 	case result.Outcome == action.Warning && p != nil:
-		r.events.Event(p, t.Container.Name, v1.EventTypeWarning, "LifecycleHTTPFallback", result.Output)
+		r.report.events.Event(p, t.Container.Name, v1.EventTypeWarning, "LifecycleHTTPFallback", result.Output)
 	}
 	return nil
 }
@@ -246,8 +243,8 @@ func (r *hookRunner) addressesOf(ctx context.Context, id pod.SandboxID) ([]strin
 	return ips, nil
 }
 
-// awaitEnd returns true when the container has exited, and false if ctx is done first.
-func awaitEnd(ctx context.Context, client *cri.Client, id pod.ContainerID) bool {
+// awaitExit returns true when the container has exited, and false if ctx is done first.
+func awaitExit(ctx context.Context, client *cri.Client, id pod.ContainerID) bool {
 	tick := time.NewTicker(hookWatch)
 	defer tick.Stop()
 	for {

@@ -27,7 +27,7 @@ import (
 func TestPostStartBlocksTheContainersAfterIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t)
-		b.fake.SetProgram("a", executes(5*time.Second, 0))
+		b.fake.Programs.Set("a", executes(5*time.Second, 0))
 		p := withHooks(podOf(v1.RestartPolicyAlways, "a", "b"), "a", execHook("post"), nil)
 		res := b.sync(p)
 		if d := cmp.Diff([]string{"a", "b"}, res.Started); d != "" {
@@ -61,7 +61,7 @@ func TestFailedPostStart(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b := newBench(t)
-				b.fake.SetProgram("a", tc.program)
+				b.fake.Programs.Set("a", tc.program)
 				p := withHooks(podOf(v1.RestartPolicyAlways, "a", "b"), "a", tc.hook, nil)
 				p.Spec.TerminationGracePeriodSeconds = seconds(7)
 				res := b.sync(p)
@@ -95,7 +95,7 @@ func TestFailedPostStart(t *testing.T) {
 func TestPostStartOfAnEndedPass(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t)
-		b.fake.SetProgram("a", executes(time.Hour, 0))
+		b.fake.Programs.Set("a", executes(time.Hour, 0))
 		p := withHooks(podOf(v1.RestartPolicyAlways, "a"), "a", execHook("post"), nil)
 		ctx, cancel := context.WithCancel(t.Context())
 		time.AfterFunc(4*time.Second, cancel)
@@ -148,7 +148,7 @@ func TestPreStop(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b := newBench(t)
-				b.fake.SetProgram("a", tc.program)
+				b.fake.Programs.Set("a", tc.program)
 				p := withHooks(podOf(v1.RestartPolicyAlways, "a"), "a", nil, tc.hook)
 				b.run(p)
 				b.kill(p, tc.grace)
@@ -169,15 +169,15 @@ func TestPreStopEndsWithItsContainer(t *testing.T) {
 		b := newBench(t)
 		program := executes(time.Hour, 0)
 		program.IgnoresStop = true
-		b.fake.SetProgram("a", program)
-		b.fake.SetProgram("sidecar-1", program)
+		b.fake.Programs.Set("a", program)
+		b.fake.Programs.Set("sidecar-1", program)
 		p := withHooks(podOf(v1.RestartPolicyAlways, "sidecar-1", "a"), "a", nil, execHook("pre"))
 		withHooks(p, "sidecar-1", nil, execHook("pre"))
 		b.run(p)
 		b.kill(p, 30*time.Second)
 		synctest.Wait() // until the runtime has answered both hooks, of which nobody waits for the answer
 		var ends []string
-		for _, c := range b.fake.Calls() {
+		for _, c := range b.fake.Calls.All() {
 			if c.Method == "ExecSync" {
 				ends = append(ends, fmt.Sprintf("%s to %s", c.At.Sub(b.began), c.Done.Sub(b.began)))
 			}
@@ -239,7 +239,7 @@ func TestPreStopOutlivesItsPass(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b := newBench(t)
-				b.fake.SetProgram("a", executes(tc.takes, 0))
+				b.fake.Programs.Set("a", executes(tc.takes, 0))
 				p := withHooks(podOf(v1.RestartPolicyAlways, "a"), "a", nil, execHook("pre"))
 				b.run(p)
 				ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
@@ -263,7 +263,7 @@ func TestPreStopRunsOnce(t *testing.T) {
 		b := newBench(t)
 		p := withHooks(podOf(v1.RestartPolicyAlways, "a"), "a", nil, execHook("pre"))
 		b.run(p)
-		b.fake.Fail("StopContainer", 2, status.Error(codes.Unavailable, "not now"))
+		b.fake.Calls.Fail("StopContainer", 2, status.Error(codes.Unavailable, "not now"))
 		for range 2 {
 			if err := b.KillPod(t.Context(), p, b.observe(), 30*time.Second); err == nil {
 				t.Fatal("no error")
@@ -303,7 +303,7 @@ func TestPreStopOfEachIncarnation(t *testing.T) {
 func TestPreStopOfAnAgentThatLeaves(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t)
-		b.fake.SetProgram("a", executes(time.Hour, 0))
+		b.fake.Programs.Set("a", executes(time.Hour, 0))
 		p := withHooks(podOf(v1.RestartPolicyAlways, "a"), "a", nil, execHook("pre"))
 		b.run(p)
 		ctx, cancel := context.WithCancel(t.Context())
@@ -337,7 +337,7 @@ func TestPreStopWithoutAPod(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b := newBench(t)
-				b.fake.SetProgram("a", executes(3*time.Second, 0))
+				b.fake.Programs.Set("a", executes(3*time.Second, 0))
 				p := withHooks(podOf(v1.RestartPolicyAlways, "a", "b"), "a", nil, hook)
 				p.Spec.Containers[0].Ports = []v1.ContainerPort{{Name: "web", ContainerPort: 80}}
 				b.run(p)
@@ -392,7 +392,7 @@ func TestPreStopNote(t *testing.T) {
 	files := podFiles{safepath.Root(t.TempDir())}
 	isFirst := func(id pod.ContainerID) bool {
 		t.Helper()
-		first, err := files.notePreStop("u1", &pod.ContainerStatus{ID: id, Name: "a"})
+		first, err := files.recordPreStop("u1", &pod.ContainerStatus{ID: id, Name: "a"})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -41,7 +41,7 @@ func TestLinksInThePodsFolder(t *testing.T) {
 				if err := errors.Join(os.RemoveAll(at), os.Symlink(target, at)); err != nil {
 					t.Fatal(err)
 				}
-				_, _ = b.hooks.files.notePreStop(p.UID, &b.observe().Containers[0])
+				_, _ = b.hooks.files.recordPreStop(p.UID, &b.observe().Containers[0])
 				if _, err := b.starter.files.makeTerminationLog(p, &p.Spec.Containers[0]); (err == nil) != (target != host) {
 					t.Errorf("a file for the message of the next container: %v", err)
 				}

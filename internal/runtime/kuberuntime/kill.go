@@ -64,14 +64,14 @@ type stopping struct {
 }
 
 type killer struct {
-	reporter
+	report  reporter
 	cri     *cri.Client
 	cgroups Cgroups
 	hooks   *hookRunner
 }
 
-// endPod implements Runtime.KillPod.
-func (k *killer) endPod(ctx context.Context, p *v1.Pod, observed *pod.Status, grace time.Duration) error {
+// killPod implements Runtime.KillPod.
+func (k *killer) killPod(ctx context.Context, p *v1.Pod, observed *pod.Status, grace time.Duration) error {
 	if err := k.killAll(ctx, p, observed, grace); err != nil {
 		return err
 	}
@@ -86,7 +86,7 @@ func (k *killer) endPod(ctx context.Context, p *v1.Pod, observed *pod.Status, gr
 		// Differs from the kubelet, whose pod keeps terminating while CNI DEL fails: no process of
 		// the pod is running, so it counts as terminated. Its addresses stay allocated until its
 		// removal, which retries StopPodSandbox until it succeeds.
-		k.log.Warn("pod has ended, but its sandbox has not; its removal tries again",
+		k.report.log.Warn("pod has ended, but its sandbox has not; its removal tries again",
 			"pod", observed.Namespace+"/"+observed.Name, "uid", observed.UID, "error", stopped)
 	}
 	return nil
@@ -146,7 +146,7 @@ func (k *killer) stopSandboxes(ctx context.Context, p *v1.Pod, observed *pod.Sta
 		began := time.Now()
 		err := k.cri.StopPodSandbox(ctx, sb.ID)
 		if p != nil && (sb.Ready || err != nil) {
-			k.note(decision{pod: p, what: "sandbox stopped", failed: "sandbox not stopped", why: fmt.Sprintf("attempt %d", sb.Attempt), began: began, err: err})
+			k.report.record(decision{pod: p, what: "sandbox stopped", failed: "sandbox not stopped", why: fmt.Sprintf("attempt %d", sb.Attempt), began: began, err: err})
 		}
 		if err != nil {
 			errs = append(errs, fmt.Errorf("stop sandbox %s: %w", sb.ID, err))
@@ -215,9 +215,9 @@ func (k *killer) stop(ctx context.Context, s *stopping) error {
 		s.message = "Stopping container " + cs.Name
 	}
 	if s.pod != nil {
-		k.events.Event(s.pod, cs.Name, v1.EventTypeNormal, "Killing", s.message)
+		k.report.events.Event(s.pod, cs.Name, v1.EventTypeNormal, "Killing", s.message)
 	}
-	left := minGrace
+	remaining := minGrace
 	if cs.State == pod.StateRunning { // in unknown state: no hook and no grace
 		deadline := time.Now().Add(s.grace)
 		if s.grace > 0 {
@@ -228,22 +228,22 @@ func (k *killer) stop(ctx context.Context, s *stopping) error {
 		if s.await != nil {
 			s.await(ctx, deadline)
 		}
-		left = max(ceilSeconds(time.Until(deadline)), minGrace)
+		remaining = max(ceilSeconds(time.Until(deadline)), minGrace)
 	}
 	began := time.Now()
-	err := k.end(ctx, s, left)
+	err := k.stopOrKill(ctx, s, remaining)
 	if err == nil {
-		k.hooks.endPreStop(cs.ID)
+		k.hooks.cancelPreStop(cs.ID)
 	}
 	if s.pod != nil {
 		d := decision{
 			pod: s.pod, container: cs.Name, what: "container stopped", failed: "container not stopped",
-			why: fmt.Sprintf("grace %s", left), began: began, err: err,
+			why: fmt.Sprintf("grace %s", remaining), began: began, err: err,
 		}
 		if err != nil && ctx.Err() != nil {
 			d.what, d.why, d.err = "restart the stop of the container", "a shorter grace period came, or the agent ends", nil
 		}
-		k.note(d)
+		k.report.record(d)
 	}
 	if err != nil {
 		return fmt.Errorf("stop container %q: %w", cs.Name, err)

@@ -48,7 +48,7 @@ func TestOrderOfKillPod(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t)
 		for name, delay := range map[string]time.Duration{"a": 4 * time.Second, "b": 6 * time.Second, "sidecar-1": time.Second, "sidecar-2": time.Second} {
-			b.fake.SetProgram(name, critest.Program{StopDelay: delay})
+			b.fake.Programs.Set(name, critest.Program{StopDelay: delay})
 		}
 		p := podOf(v1.RestartPolicyAlways, "sidecar-1", "sidecar-2", "a", "b")
 		withHooks(p, "sidecar-1", nil, execHook("pre"))
@@ -74,7 +74,7 @@ func TestOrderOfKillPod(t *testing.T) {
 func TestSidecarsWaitAtMostTheGracePeriod(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t)
-		b.fake.SetProgram("a", critest.Program{IgnoresStop: true})
+		b.fake.Programs.Set("a", critest.Program{IgnoresStop: true})
 		p := podOf(v1.RestartPolicyAlways, "sidecar-1", "a")
 		b.run(p)
 		b.kill(p, 10*time.Second)

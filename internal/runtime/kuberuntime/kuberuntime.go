@@ -28,9 +28,12 @@ import (
 	"berth/internal/runtime/images"
 )
 
-// Recorder records events; container is "" for an event about the pod.
+// Recorder records events.
 type Recorder interface {
+	// Event records an event about a container, or about the pod if container is "".
 	Event(p *v1.Pod, container, eventtype, reason, message string)
+	// NodeEvent records an event about the node.
+	NodeEvent(eventtype, reason, message string)
 }
 
 // Assignments (containerManager) returns the node resources that are assigned to containers.
@@ -40,17 +43,11 @@ type Assignments interface {
 	Assigned(ctx context.Context, p *v1.Pod, c *v1.Container) (crispec.Assigned, error)
 }
 
-type noAssignments struct{}
-
-func (noAssignments) Assigned(context.Context, *v1.Pod, *v1.Container) (crispec.Assigned, error) {
-	return crispec.Assigned{}, nil
-}
-
 // Config configures a Runtime.
 type Config struct {
 	CRI    *cri.Client
 	Images *images.Puller
-	// Actions run lifecycle hooks; if nil, every hook fails.
+	// Actions run lifecycle hooks.
 	Actions  *action.Actions
 	Recorder Recorder
 	Journal  *journal.Journal
@@ -61,11 +58,11 @@ type Config struct {
 	// Resources configures how container resources become kernel values.
 	Resources crispec.ResourceSettings
 	Cgroups   Cgroups
-	// Allocations holds the resources in effect during a resize; nil: pods are not resized.
+	// Allocations holds the resources in effect during a resize.
 	Allocations *allocation.Allocations
 	// Objects reads what container environments refer to.
 	Objects Objects
-	// Assignments are the exclusive resources of containers; nil: there are none.
+	// Assignments are the exclusive resources of containers.
 	Assignments Assignments
 	Sandboxes   SandboxConfig
 	Containers  ContainerConfig
@@ -74,11 +71,10 @@ type Config struct {
 	MaxRestartPeriod time.Duration
 	// Garbage limits the retained dead containers.
 	Garbage GarbageLimits
-	// Pods returns the last observation of every pod in the runtime; nil: Garbage.MaxTotal is not
-	// enforced, and RemoveDead does nothing. It must not block.
+	// Pods returns the last observation of every pod in the runtime. It must not block.
 	Pods func() []*pod.Status
 	// HasEnded reports whether all containers of a pod have terminated for good and are retained
-	// only for inspection; nil: always false. It must not block.
+	// only for inspection. It must not block.
 	HasEnded func(uid pod.UID) bool
 	// Metrics is the registry for metrics; nil: they are not registered.
 	Metrics prometheus.Registerer
@@ -100,7 +96,7 @@ type Folders struct {
 type SandboxConfig struct {
 	// Handler returns the runtime handler of a pod without RuntimeClass, "" for the runtime's
 	// default, and the reason if it differs from that of most pods. It is called for each sandbox
-	// creation; nil selects the runtime's default.
+	// creation.
 	Handler func(p *v1.Pod) (handler, why string)
 	// DNS is the node's DNS configuration. Its Host is read from ResolvConf for each sandbox
 	// creation.
@@ -108,13 +104,11 @@ type SandboxConfig struct {
 	// ResolvConf is the resolver configuration that pods inherit (KubeletConfiguration resolvConf):
 	// nil is the host's, "" none.
 	ResolvConf *string
-	// UserNamespaces allocates user ID ranges; nil: pods that require one cannot run.
+	// UserNamespaces allocates user ID ranges.
 	UserNamespaces UserNamespaces
-	// CheckHostPorts returns an error if a process of the host uses a host port of the pod; nil
-	// checks nothing. It is called for each sandbox creation.
+	// CheckHostPorts returns an error if a process of the host uses a host port of the pod. It is
+	// called for each sandbox creation.
 	CheckHostPorts func(p *v1.Pod) error
-	// NodeEvent records an event about the node; nil records none.
-	NodeEvent func(eventtype, reason, message string)
 }
 
 // ContainerConfig configures the creation of containers.
@@ -127,22 +121,22 @@ type ContainerConfig struct {
 	// (KubeletConfiguration seccompDefault).
 	SeccompDefault bool
 	// WritesLogs reports whether the shims of a handler write container logs instead of the
-	// runtime; nil: none do.
+	// runtime.
 	WritesLogs func(handler string) bool
 	// Allocatable returns the node's allocatable resources, for environment variables that show
-	// unset limits; nil: unknown.
+	// unset limits.
 	Allocatable func() v1.ResourceList
 }
 
 // Runtime acts on pods through CRI (the kubelet's containerRuntime). It decides what a pass does,
 // and delegates to the owner of each part.
 type Runtime struct {
-	reporter
+	report      reporter
 	metrics     *metrics
 	allocations *allocation.Allocations
 	backOffs    *backOffs
 	images      imageFetcher
-	users       *userNamespaces
+	users       UserNamespaces
 	resolver    *resolver
 	sandboxes   *sandboxes
 	starter     *starter
@@ -157,30 +151,26 @@ type Runtime struct {
 
 // New returns a Runtime.
 func New(cfg Config) *Runtime {
-	if cfg.Allocations == nil {
-		cfg.Allocations = allocation.New(allocation.Config{})
-	}
-	if cfg.Assignments == nil {
-		cfg.Assignments = noAssignments{}
-	}
 	r := &Runtime{
-		reporter: reporter{cfg.Recorder, cfg.Journal, cfg.Log}, metrics: newMetrics(cfg.Metrics), allocations: cfg.Allocations,
-		images: imageFetcher{cfg.Images}, users: &userNamespaces{cfg.Sandboxes.UserNamespaces},
+		report: reporter{cfg.Recorder, cfg.Journal, cfg.Log}, metrics: newMetrics(cfg.Metrics), allocations: cfg.Allocations,
+		images: imageFetcher{cfg.Images}, users: cfg.Sandboxes.UserNamespaces,
 	}
 	files := podFiles{safepath.Root(cfg.Folders.Root)}
 	r.logs = &podLogs{dir: cfg.Folders.PodLogs, linkDir: cfg.Folders.ContainerLogs, log: cfg.Log}
 	r.messages = &messages{files: files, texts: map[pod.ContainerID]string{}}
 	r.backOffs = newBackOffs(cfg.Recorder, cfg.MaxRestartPeriod)
 	r.hooks = newHookRunner(cfg, files)
-	r.killer = &killer{reporter: r.reporter, cri: cfg.CRI, cgroups: cfg.Cgroups, hooks: r.hooks}
+	r.killer = &killer{report: r.report, cri: cfg.CRI, cgroups: cfg.Cgroups, hooks: r.hooks}
 	r.remover = &remover{
 		cri: cfg.CRI, killer: r.killer, hooks: r.hooks, messages: r.messages, files: files, logs: r.logs,
 	}
-	r.garbage = newCollector(cfg, r)
-	r.resizer = &resizer{
-		reporter: r.reporter, cri: cfg.CRI, cgroups: cfg.Cgroups, allocations: cfg.Allocations, resources: cfg.Resources,
+	r.garbage = &collector{
+		limits: cfg.Garbage, pods: cfg.Pods, hasEnded: cfg.HasEnded, remover: r.remover, events: cfg.Recorder, journal: cfg.Journal,
 	}
-	node := newNodeWarner(cfg.Sandboxes.NodeEvent)
+	r.resizer = &resizer{
+		report: r.report, cri: cfg.CRI, cgroups: cfg.Cgroups, allocations: cfg.Allocations, resources: cfg.Resources,
+	}
+	node := &nodeWarner{events: cfg.Recorder}
 	r.resolver = &resolver{path: cfg.Sandboxes.ResolvConf, dns: cfg.Sandboxes.DNS, hostIPs: cfg.HostIPs, node: node}
 	r.sandboxes = newSandboxes(cfg, r, node)
 	r.starter = newStarter(cfg, r, files)
@@ -255,7 +245,7 @@ type decision struct {
 	err       error
 }
 
-func (r reporter) note(d decision) {
+func (r reporter) record(d decision) {
 	if d.err != nil && d.failed != "" {
 		d.what = d.failed
 	}
@@ -289,7 +279,7 @@ func (r *Runtime) WithTerminationMessages(ctx context.Context, s *pod.Status) *p
 // if the error is nil, none is running. Idempotent.
 func (r *Runtime) KillPod(ctx context.Context, p *v1.Pod, observed *pod.Status, grace time.Duration) error {
 	r.images.forget(observed.UID)
-	return r.killer.endPod(ctx, p, observed, grace)
+	return r.killer.killPod(ctx, p, observed, grace)
 }
 
 // PruneDead removes the terminated containers of a pod above GarbageLimits, and its unused
@@ -313,7 +303,7 @@ func (r *Runtime) RemovePod(ctx context.Context, observed *pod.Status, fate LogF
 			return err
 		}
 	}
-	return r.users.release(observed.UID)
+	return r.users.Release(observed.UID)
 }
 
 // RemoveDead removes terminated containers and sandboxes of all pods to reclaim disk space,
@@ -333,4 +323,4 @@ func (r *Runtime) RemoveLogs(namespace, name string, uid pod.UID) error {
 func (r *Runtime) OnDisk() ([]pod.UID, error) { return r.logs.onDisk() }
 
 // ReleaseUserNamespace releases the user ID range of a pod with no running containers.
-func (r *Runtime) ReleaseUserNamespace(uid pod.UID) error { return r.users.release(uid) }
+func (r *Runtime) ReleaseUserNamespace(uid pod.UID) error { return r.users.Release(uid) }

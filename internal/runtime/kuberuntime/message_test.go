@@ -126,7 +126,7 @@ func TestTerminationMessage(t *testing.T) {
 func TestTerminationLogOfEachIncarnation(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t)
-		b.fake.SetProgram("a", critest.ExitsAfter(time.Minute, 1))
+		b.fake.Programs.Set("a", critest.ExitsAfter(time.Minute, 1))
 		p := podOf(v1.RestartPolicyAlways, "a")
 		p.Spec.Containers[0].TerminationMessagePath = "/dev/termination-log"
 		b.run(p)

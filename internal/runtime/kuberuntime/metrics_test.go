@@ -20,7 +20,7 @@ func TestMetrics(t *testing.T) {
 		b, registry := newBench(t), prometheus.NewRegistry()
 		b.metrics = newMetrics(registry)
 		p := podOf(v1.RestartPolicyAlways, "a")
-		b.fake.Fail("CreateContainer", 1, status.Error(codes.Unknown, "no room"))
+		b.fake.Calls.Fail("CreateContainer", 1, status.Error(codes.Unknown, "no room"))
 		if e := b.sync(p).StartErrors["a"]; e.Reason != lifecycle.CreateContainerError {
 			t.Fatalf("got %+v", e)
 		}

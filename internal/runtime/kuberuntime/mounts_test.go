@@ -71,11 +71,11 @@ func TestMountsOfAContainer(t *testing.T) {
 		if e.Reason != "" {
 			t.Fatalf("the container did not start: %+v", e)
 		}
-		img, err := b.client.ImageStatus(t.Context(), &runtimeapi.ImageSpec{Image: testImage})
+		img, err := b.client.Images.ImageStatus(t.Context(), &runtimeapi.ImageSpec{Image: testImage})
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, c := range b.fake.Calls() {
+		for _, c := range b.fake.Calls.All() {
 			req, ok := c.Request.(*runtimeapi.CreateContainerRequest)
 			if !ok {
 				continue
@@ -120,13 +120,13 @@ func TestMountsThatFail(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b := newBench(t)
 				if tc.fail != "" {
-					b.fake.Fail(tc.fail, 1, status.Error(codes.Unknown, "no answer"))
+					b.fake.Calls.Fail(tc.fail, 1, status.Error(codes.Unknown, "no answer"))
 				}
 				e := b.syncMounting(tc.image, tc.env, tc.mount)
 				if e.Reason != tc.reason || !strings.Contains(e.Message, tc.message) {
 					t.Errorf("got %+v, want %s with %q", e, tc.reason, tc.message)
 				}
-				if n := b.fake.CallCount("CreateContainer"); n != 0 {
+				if n := b.fake.Calls.Count("CreateContainer"); n != 0 {
 					t.Errorf("%d containers were created", n)
 				}
 			})

@@ -298,10 +298,10 @@ func planRestartAll(in planInput, triggers []string) podActions {
 		}
 		a.Why += fmt.Sprintf("%s exited with code %d, for which a rule of it restarts all containers", name, s.FindContainer(name).ExitCode)
 	}
-	for _, asked := range []bool{false, true} {
+	for _, isTrigger := range []bool{false, true} {
 		for _, specs := range [][]v1.Container{p.Spec.Containers, p.Spec.InitContainers} {
 			for i := range specs {
-				if name := specs[i].Name; triggered[name] == asked {
+				if name := specs[i].Name; triggered[name] == isTrigger {
 					a.RestartAll = append(a.RestartAll, removalsOf(s, name)...)
 				}
 			}

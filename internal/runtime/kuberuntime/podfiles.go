@@ -58,14 +58,14 @@ func (f podFiles) removeTerminationLog(path string) error {
 // was started last.
 const preStopFile = "prestop"
 
-// noteLimit is the maximum size of that file, in bytes; container IDs are shorter.
-const noteLimit = 4096
+// preStopLimit is the maximum size of that file, in bytes; container IDs are shorter.
+const preStopLimit = 4096
 
-// notePreStop persists that the hook of a container incarnation starts. It returns false if that is
-// persisted already. Without the pod's directory nothing can be persisted, and it returns true.
-func (f podFiles) notePreStop(uid pod.UID, cs *pod.ContainerStatus) (first bool, err error) {
+// recordPreStop persists that the hook of a container incarnation starts. It returns false if that
+// is persisted already. Without the pod's directory nothing can be persisted, and it returns true.
+func (f podFiles) recordPreStop(uid pod.UID, cs *pod.ContainerStatus) (first bool, err error) {
 	path := filepath.Join(f.containerDir(uid, cs.Name), preStopFile)
-	known, err := f.ReadFile(path, noteLimit)
+	known, err := f.ReadFile(path, preStopLimit)
 	if err == nil && string(known) == string(cs.ID) {
 		return false, nil
 	}
@@ -75,8 +75,8 @@ func (f podFiles) notePreStop(uid pod.UID, cs *pod.ContainerStatus) (first bool,
 	if err := f.Ensure(filepath.Dir(path), 0o750, 0o750); err != nil {
 		return true, err
 	}
-	return true, f.Replace(path, 0o600, func(note *os.File) error {
-		_, err := note.WriteString(string(cs.ID))
+	return true, f.Replace(path, 0o600, func(file *os.File) error {
+		_, err := file.WriteString(string(cs.ID))
 		return err
 	})
 }

@@ -140,8 +140,8 @@ func (l *podLogs) removeLinksInto(dir string) error {
 	if err != nil {
 		return err
 	}
-	namespace, rest, _ := strings.Cut(filepath.Base(dir), "_")
-	name, _, _ := strings.Cut(rest, "_")
+	namespace, remainder, _ := strings.Cut(filepath.Base(dir), "_")
+	name, _, _ := strings.Cut(remainder, "_")
 	for _, e := range entries {
 		if !strings.HasPrefix(e.Name(), name) || !strings.Contains(e.Name(), namespace) {
 			continue

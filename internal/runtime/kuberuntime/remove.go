@@ -61,8 +61,8 @@ func (r *remover) removeContainer(ctx context.Context, s *pod.Status, cs *pod.Co
 	}
 	if cs.State == pod.StateUnknown {
 		p := &v1.Pod{ObjectMeta: metav1.ObjectMeta{UID: s.UID, Namespace: s.Namespace, Name: s.Name}}
-		r.killer.events.Event(p, cs.Name, v1.EventTypeNormal, "Killing", "Container is in unknown state, try killing it before removal")
-		if err := r.killer.end(ctx, &stopping{uid: s.UID, container: cs}, minGrace); err != nil {
+		r.killer.report.events.Event(p, cs.Name, v1.EventTypeNormal, "Killing", "Container is in unknown state, try killing it before removal")
+		if err := r.killer.stopOrKill(ctx, &stopping{uid: s.UID, container: cs}, minGrace); err != nil {
 			return fail(err)
 		}
 	}
@@ -106,13 +106,13 @@ func (r *remover) removeSandbox(ctx context.Context, id pod.SandboxID) error {
 }
 
 // removeUnstarted removes a container that was created and never started, as by an interrupted
-// pass, so that its name is free for a new one. If the runtime has lost its task (left), the
+// pass, so that its name is free for a new one. If the runtime has lost its task (taskLost), the
 // container remains with its name, and garbage collection retries. It is an error if the container
 // was started since it was observed.
-func (r *remover) removeUnstarted(ctx context.Context, observed *pod.Status, id pod.ContainerID) (left bool, err error) {
+func (r *remover) removeUnstarted(ctx context.Context, observed *pod.Status, id pod.ContainerID) (taskLost bool, err error) {
 	// If an agent is killed during the start, containerd takes some seconds to notice.
 	limit := time.Now().Add(startingLimit)
-	for wait := reservedFirst; ; wait = min(2*wait, reservedMost) {
+	for backoff := reservedBackoff; ; {
 		cs, err := r.cri.ReadContainer(ctx, id)
 		switch {
 		case errors.Is(err, cri.ErrNotFound):
@@ -131,7 +131,7 @@ func (r *remover) removeUnstarted(ctx context.Context, observed *pod.Status, id 
 		case !errors.Is(err, cri.ErrStarting) || time.Now().After(limit):
 			return false, err
 		}
-		if err := sleep(ctx, wait); err != nil {
+		if err := sleep(ctx, backoff.Step()); err != nil {
 			return false, err
 		}
 	}

@@ -31,7 +31,7 @@ type Cgroups interface {
 }
 
 type resizer struct {
-	reporter
+	report      reporter
 	cri         *cri.Client
 	cgroups     Cgroups
 	allocations *allocation.Allocations
@@ -49,11 +49,11 @@ func (r *resizer) resize(ctx context.Context, req Request, a *podActions, res *R
 	for _, c := range a.ResizeInPlace {
 		ids[c.Name], names = c.ID, append(names, c.Name)
 	}
-	anew := changedOnly
+	writes := changedOnly
 	if r.allocations.Resize(p.UID).Superseded {
-		anew = everything
+		writes = everything
 	}
-	steps := computeResizeSteps(holding{r.allocations.Cgroup(p), r.allocations.Actuated(p)}, p, names, anew, r.resources)
+	steps := computeResizeSteps(holding{r.allocations.Cgroup(p), r.allocations.Actuated(p)}, p, names, writes, r.resources)
 	if a.KillPod && !a.CreateSandbox {
 		steps = nil // no container is running or will; the cgroup is removed with the pod
 	}
@@ -74,7 +74,7 @@ func (r *resizer) resize(ctx context.Context, req Request, a *podActions, res *R
 		done = append(done, s.String())
 	}
 	if len(steps) > 0 {
-		r.note(decision{pod: p, what: "resized in place", failed: "not resized in place", why: strings.Join(done, ", "), began: began, err: err})
+		r.report.record(decision{pod: p, what: "resized in place", failed: "not resized in place", why: strings.Join(done, ", "), began: began, err: err})
 	}
 	res.Touched = true
 	if err != nil {
@@ -84,8 +84,8 @@ func (r *resizer) resize(ctx context.Context, req Request, a *podActions, res *R
 	return nil
 }
 
-// noteActuated records that the containers about to start get their allocated resources.
-func (r *resizer) noteActuated(ctx context.Context, p *v1.Pod, a *podActions) {
+// recordActuated records that the containers about to start get their allocated resources.
+func (r *resizer) recordActuated(ctx context.Context, p *v1.Pod, a *podActions) {
 	if len(a.Start) == 0 {
 		return
 	}

@@ -53,10 +53,10 @@ const (
 // container ever has more than its pod: memory first, then CPU. Increases apply to the pod first,
 // decreases to the containers first; among the containers, decreases come first. Only the named
 // containers are running.
-func computeResizeSteps(has holding, given *v1.Pod, running []string, e extent, settings crispec.ResourceSettings) []resizeStep {
+func computeResizeSteps(has holding, allocated *v1.Pod, running []string, e extent, settings crispec.ResourceSettings) []resizeStep {
 	podSteps := func(way direction, parts ...cgroups.PodPart) (steps []resizeStep) {
 		for _, part := range parts {
-			from, to := cgroups.PodValue(has.Cgroup, part), cgroups.PodValue(given, part)
+			from, to := cgroups.PodValue(has.Cgroup, part), cgroups.PodValue(allocated, part)
 			goes := compareLimits(from, to) // shares are never 0
 			if part == cgroups.MemoryRequest {
 				if !settings.MemoryQoS.Reserves() {
@@ -80,11 +80,11 @@ func computeResizeSteps(has holding, given *v1.Pod, running []string, e extent, 
 	}
 	containers := func(of func(from, to *runtimeapi.LinuxContainerResources, e extent) resizeStep) (steps []resizeStep) {
 		for _, name := range running {
-			was, is := findSpec(has.Containers, name), findSpec(given, name)
+			was, is := findSpec(has.Containers, name), findSpec(allocated, name)
 			if was == nil || is == nil {
 				continue
 			}
-			s := of(crispec.ContainerResources(has.Containers, was, settings), crispec.ContainerResources(given, is, settings), e)
+			s := of(crispec.ContainerResources(has.Containers, was, settings), crispec.ContainerResources(allocated, is, settings), e)
 			if s.Container = name; s.Update != nil {
 				steps = append(steps, s)
 			}

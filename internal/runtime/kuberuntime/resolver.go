@@ -71,7 +71,7 @@ func (r *resolver) check() {
 		message = host.ExplainExcess(path, r.dns)
 	}
 	if message != "" {
-		r.node.warn("CheckLimitsForResolvConf", message)
+		r.node.events.NodeEvent(v1.EventTypeWarning, "CheckLimitsForResolvConf", message)
 	}
 }
 
@@ -90,22 +90,13 @@ func readResolvConf(path string) (crispec.Resolver, error) {
 
 // nodeWarner records events about the node.
 type nodeWarner struct {
-	event func(eventtype, reason, message string)
-	said  sync.Map // set of string: the recorded warnings; there are few
+	events   Recorder
+	recorded sync.Map // set of string: the recorded warnings; there are few
 }
-
-func newNodeWarner(event func(eventtype, reason, message string)) *nodeWarner {
-	if event == nil {
-		event = func(string, string, string) {}
-	}
-	return &nodeWarner{event: event}
-}
-
-func (n *nodeWarner) warn(reason, message string) { n.event(v1.EventTypeWarning, reason, message) }
 
 // warnOnce records a warning unless it was recorded before.
 func (n *nodeWarner) warnOnce(reason, message string) {
-	if _, said := n.said.LoadOrStore(message, true); !said {
-		n.warn(reason, message)
+	if _, repeated := n.recorded.LoadOrStore(message, true); !repeated {
+		n.events.NodeEvent(v1.EventTypeWarning, reason, message)
 	}
 }

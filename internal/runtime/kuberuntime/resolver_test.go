@@ -1,13 +1,10 @@
 package kuberuntime
 
 import (
-	"fmt"
 	"strings"
 	"testing"
 
 	"k8s.io/utils/ptr"
-
-	"berth/internal/record/events/messagestest"
 )
 
 // A resolv.conf of the machine with more than a resolver reads, or that cannot be read, is told
@@ -19,13 +16,10 @@ func TestCheckResolvConf(t *testing.T) {
 		*writeTemp(t, "search "+strings.Repeat("a", 2100)+".example\n"): "Warning CheckLimitsForResolvConf: ",
 		"/nonexistent": "Warning CheckLimitsForResolvConf: resolver of the node: open /nonexistent",
 	} {
-		var told []string
-		r := &resolver{path: ptr.To(path), node: newNodeWarner(func(eventtype, reason, message string) {
-			messagestest.SawEvent(reason, message)
-			told = append(told, fmt.Sprintf("%s %s: %s", eventtype, reason, message))
-		})}
+		events := &recorder{}
+		r := &resolver{path: ptr.To(path), node: &nodeWarner{events: events}}
 		r.check()
-		if got := strings.Join(told, "; "); want == "" && got != "" || len(told) > 1 || !strings.HasPrefix(got, want) {
+		if got := strings.Join(events.node, "; "); want == "" && got != "" || len(events.node) > 1 || !strings.HasPrefix(got, want) {
 			t.Errorf("%s: got %q, want %q", path, got, want)
 		}
 	}

@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"time"
 
 	"google.golang.org/protobuf/proto"
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/utils/ptr"
 
@@ -17,11 +19,8 @@ import (
 	"berth/internal/runtime/crispec"
 )
 
-// Delays between retries while a cancelled call still reserves the name.
-const (
-	reservedFirst = 50 * time.Millisecond
-	reservedMost  = time.Second
-)
+// reservedBackoff delays the retries while a cancelled call still reserves the name.
+var reservedBackoff = wait.Backoff{Duration: 50 * time.Millisecond, Factor: 2, Steps: math.MaxInt, Cap: time.Second}
 
 // networkNotReady is the event reason for a sandbox that failed because the runtime's network was
 // not ready.
@@ -32,11 +31,11 @@ const networkNotReady = "NetworkNotReady"
 const parallelSandboxes = 4
 
 type sandboxes struct {
-	reporter
+	report         reporter
 	cri            *cri.Client
 	objects        Objects
 	classless      func(p *v1.Pod) (handler, why string) // of pods without a RuntimeClass
-	users          *userNamespaces
+	users          UserNamespaces
 	resolver       *resolver
 	logs           *podLogs
 	backOffs       *backOffs
@@ -49,19 +48,12 @@ type sandboxes struct {
 }
 
 func newSandboxes(cfg Config, r *Runtime, node *nodeWarner) *sandboxes {
-	s := &sandboxes{
-		reporter: r.reporter, cri: cfg.CRI, objects: cfg.Objects, classless: cfg.Sandboxes.Handler,
+	return &sandboxes{
+		report: r.report, cri: cfg.CRI, objects: cfg.Objects, classless: cfg.Sandboxes.Handler,
 		users: r.users, resolver: r.resolver, logs: r.logs, backOffs: r.backOffs,
 		resources: cfg.Resources, checkHostPorts: cfg.Sandboxes.CheckHostPorts, node: node,
 		starting: make(chan struct{}, parallelSandboxes),
 	}
-	if s.classless == nil {
-		s.classless = func(*v1.Pod) (handler, why string) { return "", "" }
-	}
-	if s.checkHostPorts == nil {
-		s.checkHostPorts = func(*v1.Pod) error { return nil }
-	}
-	return s
 }
 
 type sandbox struct {
@@ -78,7 +70,7 @@ func (s *sandboxes) config(ctx context.Context, req Request, a *podActions, atte
 	cfg, warnings, err := s.translate(ctx, req, a, attempt, handler)
 	if err != nil {
 		if a.CreateSandbox && ctx.Err() == nil {
-			s.events.Event(p, "", v1.EventTypeWarning, "FailedCreatePodSandBox", "Failed to create pod sandbox: "+err.Error())
+			s.report.events.Event(p, "", v1.EventTypeWarning, "FailedCreatePodSandBox", "Failed to create pod sandbox: "+err.Error())
 		}
 		return nil, fmt.Errorf("pod sandbox: %w", err)
 	}
@@ -86,7 +78,7 @@ func (s *sandboxes) config(ctx context.Context, req Request, a *podActions, atte
 		return cfg, nil
 	}
 	for _, w := range warnings {
-		s.events.Event(p, "", v1.EventTypeWarning, w.Reason, w.Message)
+		s.report.events.Event(p, "", v1.EventTypeWarning, w.Reason, w.Message)
 		if w.OfNode != "" {
 			// Once: each pod would repeat it, and exhaust the node's event rate.
 			s.node.warnOnce(w.Reason, w.OfNode)
@@ -102,7 +94,7 @@ func (s *sandboxes) translate(ctx context.Context, req Request, a *podActions, a
 		VolumeGroups: req.VolumeGroups, Resources: s.resources,
 	}
 	var err error
-	if in.Users, err = s.users.of(p); err != nil {
+	if in.Users, err = hostUsers(s.users, p); err != nil {
 		return nil, nil, err
 	}
 	// An existing sandbox has its resolver and its host ports already.
@@ -141,7 +133,7 @@ func (s *sandboxes) handler(ctx context.Context, req Request, a *podActions) (st
 	if err != nil {
 		err = fmt.Errorf("failed to get runtime handler of RuntimeClass %q: %w", *p.Spec.RuntimeClassName, err)
 		if ctx.Err() == nil {
-			s.events.Event(p, "", v1.EventTypeWarning, "FailedCreatePodSandBox", "Failed to create pod sandbox: "+err.Error())
+			s.report.events.Event(p, "", v1.EventTypeWarning, "FailedCreatePodSandBox", "Failed to create pod sandbox: "+err.Error())
 		}
 	}
 	return handler, err
@@ -166,7 +158,7 @@ func (s *sandboxes) create(ctx context.Context, p *v1.Pod, cfg *runtimeapi.PodSa
 	if err := s.run(ctx, p, &made); err != nil {
 		if ctx.Err() == nil {
 			reason, message := s.describeFailure(ctx, p, err)
-			s.events.Event(p, "", v1.EventTypeWarning, reason, message)
+			s.report.events.Event(p, "", v1.EventTypeWarning, reason, message)
 			if reason != networkNotReady { // else it is created when the network is ready
 				s.backOffs.failed.sandbox(p, err)
 			}
@@ -175,7 +167,7 @@ func (s *sandboxes) create(ctx context.Context, p *v1.Pod, cfg *runtimeapi.PodSa
 	}
 	var err error
 	if made.ips, err = sandboxIPs(ctx, s.cri, made.id); err != nil {
-		s.events.Event(p, "", v1.EventTypeWarning, "FailedPodSandBoxStatus", "Unable to get pod sandbox status: "+cri.Message(err))
+		s.report.events.Event(p, "", v1.EventTypeWarning, "FailedPodSandBoxStatus", "Unable to get pod sandbox status: "+cri.Message(err))
 		return made, fmt.Errorf("pod sandbox status: %w", err)
 	}
 	return made, nil
@@ -232,7 +224,7 @@ func (s *sandboxes) run(ctx context.Context, p *v1.Pod, made *sandbox) (err erro
 	made.id, err = whileReserved(ctx, func() (pod.SandboxID, error) {
 		began := time.Now()
 		id, err := s.cri.RunPodSandbox(ctx, made.config, made.handler)
-		s.note(decision{
+		s.report.record(decision{
 			pod: p, what: "sandbox created", failed: "sandbox not created", why: s.which(p, made.config.Metadata.Attempt, made.handler), began: began, err: err,
 		})
 		return id, err
@@ -243,7 +235,7 @@ func (s *sandboxes) run(ctx context.Context, p *v1.Pod, made *sandbox) (err erro
 		made.id, err = s.cri.RunPodSandbox(ctx, made.config, made.handler)
 	}
 	if err == nil {
-		s.journal.Reach(subject(p), journal.Sandbox, "")
+		s.report.journal.Reach(subject(p), journal.Sandbox, "")
 	}
 	return err
 }
@@ -259,12 +251,12 @@ func sandboxIPs(ctx context.Context, client *cri.Client, id pod.SandboxID) ([]st
 // whileReserved retries create while its name is reserved: a cancelled call, such as of a stopped
 // agent, holds its name for a moment. After a few tries it returns the error.
 func whileReserved[ID any](ctx context.Context, create func() (ID, error)) (ID, error) {
-	for wait := reservedFirst; ; wait *= 2 {
+	for backoff := reservedBackoff; ; {
 		id, err := create()
-		if !errors.Is(err, cri.ErrNameReserved) || wait > reservedMost {
+		if !errors.Is(err, cri.ErrNameReserved) || backoff.Steps == 0 {
 			return id, err
 		}
-		if err := sleep(ctx, wait); err != nil {
+		if err := sleep(ctx, backoff.Step()); err != nil {
 			return id, err
 		}
 	}

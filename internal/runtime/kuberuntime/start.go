@@ -22,7 +22,7 @@ import (
 )
 
 type starter struct {
-	reporter
+	report       reporter
 	cri          *cri.Client
 	config       ContainerConfig
 	assignments  Assignments
@@ -31,7 +31,7 @@ type starter struct {
 	environments *environments
 	mounts       *mountPreparer
 	hosts        *hostsFiles
-	users        *userNamespaces
+	users        UserNamespaces
 	files        podFiles
 	logs         *podLogs
 	backOffs     *backOffs
@@ -44,14 +44,8 @@ type starter struct {
 }
 
 func newStarter(cfg Config, r *Runtime, files podFiles) *starter {
-	if cfg.Containers.Allocatable == nil {
-		cfg.Containers.Allocatable = func() v1.ResourceList { return nil }
-	}
-	if cfg.Containers.WritesLogs == nil {
-		cfg.Containers.WritesLogs = func(string) bool { return false }
-	}
 	return &starter{
-		reporter: r.reporter, cri: cfg.CRI, config: cfg.Containers, assignments: cfg.Assignments, resources: cfg.Resources, hostIPs: cfg.HostIPs,
+		report: r.report, cri: cfg.CRI, config: cfg.Containers, assignments: cfg.Assignments, resources: cfg.Resources, hostIPs: cfg.HostIPs,
 		environments: &environments{objects: cfg.Objects, allocatable: cfg.Containers.Allocatable},
 		mounts:       &mountPreparer{cri: cfg.CRI, volumes: cfg.Containers.Volumes},
 		hosts:        &hostsFiles{files: files, hostIPs: cfg.HostIPs, domain: cfg.Sandboxes.DNS.Domain},
@@ -101,19 +95,19 @@ func (t *starter) startContainer(ctx context.Context, s *start) *lifecycle.Start
 	id, cfg, e := t.create(ctx, s, spec)
 	t.metrics.imagesUsed(len(got.volumes), e)
 	if e != nil {
-		if err := t.files.removeTerminationLog(spec.TerminationLog); err != nil {
-			t.log.Warn("termination log of a container that was not created not removed", "container", c.Name, "error", err)
+		if err := t.files.removeTerminationLog(spec.Files.TerminationLog); err != nil {
+			t.report.log.Warn("termination log of a container that was not created not removed", "container", c.Name, "error", err)
 		}
 		return e
 	}
 	s.created = true
 	t.backOffs.restarted(p, c, s.req.Observed)
-	t.events.Event(p, c.Name, v1.EventTypeNormal, "Created", "Container created")
+	t.report.events.Event(p, c.Name, v1.EventTypeNormal, "Created", "Container created")
 	if err := t.cri.StartContainer(ctx, id); err != nil {
 		return t.failed(ctx, s, lifecycle.RunContainerError, errors.New(strings.ReplaceAll(cri.Message(err), string(id), c.Name)))
 	}
-	t.events.Event(p, c.Name, v1.EventTypeNormal, "Started", "Container started")
-	t.note(decision{
+	t.report.events.Event(p, c.Name, v1.EventTypeNormal, "Started", "Container started")
+	t.report.record(decision{
 		pod: p, container: c.Name, what: "container started", why: whichStart(cfg.Metadata.Attempt),
 		began: began,
 	})
@@ -140,23 +134,23 @@ func (t *starter) postStart(ctx context.Context, s *start, id pod.ContainerID) *
 	if len(s.sandbox.ips) > 0 {
 		target.PodIP = s.sandbox.ips[0]
 	}
-	t.note(decision{pod: p, container: c.Name, what: "wait for the postStart hook of " + c.Name + " to end"})
+	t.report.record(decision{pod: p, container: c.Name, what: "wait for the postStart hook of " + c.Name + " to end"})
 	began := time.Now()
 	err := t.hooks.runHook(ctx, p, s.sandbox.id, target, c.Lifecycle.PostStart)
 	if err == nil {
-		t.journal.Reach(subject(p), journal.Hook, c.Name)
-		t.note(decision{pod: p, container: c.Name, what: "postStart hook ended", began: began})
+		t.report.journal.Reach(subject(p), journal.Hook, c.Name)
+		t.report.record(decision{pod: p, container: c.Name, what: "postStart hook ended", began: began})
 		return nil
 	}
 	e := &lifecycle.StartError{Reason: lifecycle.PostStartHookError, Message: "PostStart hook failed: " + err.Error()}
 	if ctx.Err() != nil { // the pass was cancelled; the next one terminates the pod
-		t.note(decision{pod: p, container: c.Name, what: "postStart hook broken off", why: "the agent or the pod ends; the hook is not run again", began: began})
+		t.report.record(decision{pod: p, container: c.Name, what: "postStart hook broken off", why: "the agent or the pod ends; the hook is not run again", began: began})
 		return e
 	}
-	t.note(decision{
+	t.report.record(decision{
 		pod: p, container: c.Name, what: "postStart hook failed", why: "the container is killed", began: began, err: err,
 	})
-	t.events.Event(p, c.Name, v1.EventTypeWarning, "FailedPostStartHook", "PostStartHook failed")
+	t.report.events.Event(p, c.Name, v1.EventTypeWarning, "FailedPostStartHook", "PostStartHook failed")
 	started := &pod.ContainerStatus{ID: id, SandboxID: s.sandbox.id, Name: c.Name, State: pod.StateRunning}
 	if err := t.killer.killContainer(ctx, p, started, "FailedPostStartHook", computeGrace(p, c.Name, killOther)); err != nil {
 		e.Message += "; " + err.Error()
@@ -171,7 +165,7 @@ func (t *starter) create(ctx context.Context, s *start, spec crispec.Container) 
 		cfg, err := crispec.ContainerConfig(spec)
 		if err != nil {
 			if why := crispec.ExplainNonRoot(spec, err); why != "" {
-				t.note(decision{pod: s.req.Pod, container: s.container.Name, what: "refuse to run as root", why: why})
+				t.report.record(decision{pod: s.req.Pod, container: s.container.Name, what: "refuse to run as root", why: why})
 			}
 			return "", nil, t.failed(ctx, s, lifecycle.CreateContainerConfigError, err)
 		}
@@ -179,8 +173,8 @@ func (t *starter) create(ctx context.Context, s *start, spec crispec.Container) 
 		id, err := whileReserved(ctx, func() (pod.ContainerID, error) {
 			id, err := t.cri.CreateContainer(ctx, s.sandbox.id, cfg, s.sandbox.config)
 			if holder := cri.ReservedFor(err); holder != "" {
-				if _, gone := t.remover.removeUnstarted(ctx, s.req.Observed, holder); gone != nil {
-					return "", gone
+				if _, failed := t.remover.removeUnstarted(ctx, s.req.Observed, holder); failed != nil {
+					return "", failed
 				}
 			}
 			return id, err
@@ -206,7 +200,7 @@ func (t *starter) failed(ctx context.Context, s *start, reason string, err error
 		message = strings.ReplaceAll(message, string(cs.ID), cs.Name)
 	}
 	if ctx.Err() == nil {
-		t.events.Event(s.req.Pod, s.container.Name, v1.EventTypeWarning, "Failed", "Error: "+message)
+		t.report.events.Event(s.req.Pod, s.container.Name, v1.EventTypeWarning, "Failed", "Error: "+message)
 	}
 	return &lifecycle.StartError{Reason: reason, Message: message}
 }
@@ -218,13 +212,13 @@ func (t *starter) attempt(ctx context.Context, s *start) (uint32, error) {
 	if newest == nil || newest.State != pod.StateCreated {
 		return t.logs.nextAttempt(s.req.Pod, s.container, s.req.Observed)
 	}
-	left, err := t.remover.removeUnstarted(ctx, s.req.Observed, newest.ID)
+	taskLost, err := t.remover.removeUnstarted(ctx, s.req.Observed, newest.ID)
 	if err != nil {
 		return 0, err
 	}
 	next, err := t.logs.nextAttempt(s.req.Pod, s.container, s.req.Observed)
-	if left {
-		t.log.Warn("the runtime cannot remove a container whose start was cut off; another one is made", "container", newest.Name, "id", newest.ID)
+	if taskLost {
+		t.report.log.Warn("the runtime cannot remove a container whose start was cut off; another one is made", "container", newest.Name, "id", newest.ID)
 		next = max(next, newest.Attempt+1)
 	}
 	return next, err
@@ -236,11 +230,14 @@ func (t *starter) spec(ctx context.Context, s *start, got pulled) (crispec.Conta
 	in := crispec.Container{
 		Pod: p, Container: c, Image: c.Image, ImageRef: got.image.Ref,
 		PodIPs: s.sandbox.ips, HostIPs: t.hostIPs(), Volumes: s.volumes, ImageVolumes: got.volumes,
-		SeccompRoot: filepath.Join(string(t.files.Root), "seccomp"), SeccompDefault: runtimeapi.SecurityProfile_Unconfined,
-		VolumeGroups: s.req.VolumeGroups, MaskedPaths: t.maskedPaths(), Resources: t.resources, ExecLimits: t.config.ExecLimits,
+		VolumeGroups: s.req.VolumeGroups,
+		Node: crispec.NodeSettings{
+			SeccompRoot: filepath.Join(string(t.files.Root), "seccomp"), SeccompDefault: runtimeapi.SecurityProfile_Unconfined,
+			MaskedPaths: t.maskedPaths(), Resources: t.resources, ExecLimits: t.config.ExecLimits,
+		},
 	}
 	if t.config.SeccompDefault {
-		in.SeccompDefault = runtimeapi.SecurityProfile_RuntimeDefault
+		in.Node.SeccompDefault = runtimeapi.SecurityProfile_RuntimeDefault
 	}
 	if p.Spec.HostNetwork {
 		in.PodIPs = in.HostIPs
@@ -258,20 +255,20 @@ func (t *starter) spec(ctx context.Context, s *start, got pulled) (crispec.Conta
 	if in.User, err = t.imageUser(ctx, p, c, got.image); err != nil {
 		return in, err
 	}
-	if in.Users, err = t.users.of(p); err != nil {
+	if in.Users, err = hostUsers(t.users, p); err != nil {
 		return in, err
 	}
 	if in.Attempt, err = t.attempt(ctx, s); err != nil {
 		return in, err
 	}
-	if in.HostsFile, err = t.hosts.write(p, s.sandbox.ips); err != nil {
+	if in.Files.Hosts, err = t.hosts.write(p, s.sandbox.ips); err != nil {
 		return in, err
 	}
 	if err := t.logs.files().Ensure(filepath.Join(s.sandbox.config.LogDirectory, c.Name), 0o755, 0o755); err != nil {
 		return in, fmt.Errorf("log folder: %w", err)
 	}
 	if t.config.WritesLogs(s.sandbox.handler) {
-		in.LogFile = filepath.Join(s.sandbox.config.LogDirectory, crispec.LogPath(c.Name, in.Attempt))
+		in.Files.Log = filepath.Join(s.sandbox.config.LogDirectory, crispec.LogPath(c.Name, in.Attempt))
 	}
 	if err := t.mounts.prepare(ctx, &in, s.sandbox.handler); err != nil {
 		return in, err
@@ -279,7 +276,7 @@ func (t *starter) spec(ctx context.Context, s *start, got pulled) (crispec.Conta
 	if in.Assigned, err = t.assignments.Assigned(ctx, p, c); err != nil {
 		return in, err
 	}
-	in.TerminationLog, err = t.files.makeTerminationLog(p, c)
+	in.Files.TerminationLog, err = t.files.makeTerminationLog(p, c)
 	return in, err
 }
 
@@ -305,7 +302,7 @@ func (t *starter) imageUser(ctx context.Context, p *v1.Pod, c *v1.Container, ima
 	if crispec.RunAsUser(p, c) != nil {
 		return crispec.ImageUser{}, nil // RunAsUser takes precedence
 	}
-	img, err := t.cri.ImageStatus(ctx, &runtimeapi.ImageSpec{Image: image.Ref})
+	img, err := t.cri.Images.ImageStatus(ctx, &runtimeapi.ImageSpec{Image: image.Ref})
 	switch {
 	case err != nil:
 		return crispec.ImageUser{}, err

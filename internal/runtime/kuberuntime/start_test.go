@@ -52,11 +52,13 @@ func TestStartErrors(t *testing.T) {
 			lifecycle.CreateContainerConfigError, "container's runAsUser breaks non-root policy",
 		},
 		{
-			"creation", func(b *bench, _ *v1.Pod) { b.fake.Fail("CreateContainer", 1, status.Error(codes.Unknown, "no room")) },
+			"creation", func(b *bench, _ *v1.Pod) {
+				b.fake.Calls.Fail("CreateContainer", 1, status.Error(codes.Unknown, "no room"))
+			},
 			lifecycle.CreateContainerError, "no room",
 		},
 		{
-			"start", func(b *bench, _ *v1.Pod) { b.fake.SetProgram("a", critest.FailsToStart("exec: no such file")) },
+			"start", func(b *bench, _ *v1.Pod) { b.fake.Programs.Set("a", critest.FailsToStart("exec: no such file")) },
 			lifecycle.RunContainerError, "exec: no such file",
 		},
 	} {
@@ -94,7 +96,7 @@ func TestNamesStandForIDs(t *testing.T) {
 			t.Fatal(err)
 		}
 		b.events.take()
-		b.fake.Fail("CreateContainer", 1, status.Errorf(codes.Unknown, "the place is taken by %s", id))
+		b.fake.Calls.Fail("CreateContainer", 1, status.Errorf(codes.Unknown, "the place is taken by %s", id))
 		b.sync(p)
 		if d := cmp.Diff([]string{"Warning Failed a: Error: the place is taken by a"}, b.events.take()); d != "" {
 			t.Error(d)
@@ -117,7 +119,7 @@ func TestCreateContainerWhoseNameIsReserved(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b := newBench(t)
-				b.fake.Fail("CreateContainer", tc.times, status.Error(codes.Unknown, `failed to reserve container name "x": name "x" is reserved for "y"`))
+				b.fake.Calls.Fail("CreateContainer", tc.times, status.Error(codes.Unknown, `failed to reserve container name "x": name "x" is reserved for "y"`))
 				if res := b.sync(podOf(v1.RestartPolicyAlways, "a")); len(res.StartErrors) > 0 {
 					t.Errorf("got %v", res.StartErrors)
 				}
@@ -139,7 +141,7 @@ func TestContainerThatWasNeverStarted(t *testing.T) {
 		b := newBench(t)
 		p := podOf(v1.RestartPolicyAlways, "a")
 		ctx, cancel := context.WithCancel(t.Context())
-		b.fake.SetLatency("CreateContainer", time.Second)
+		b.fake.Calls.SetLatency("CreateContainer", time.Second)
 		time.AfterFunc(500*time.Millisecond, cancel)
 		if _, err := b.trySync(ctx, p); !errors.Is(err, context.Canceled) {
 			t.Fatalf("got %v", err)
@@ -165,12 +167,12 @@ func TestContainerThatCannotBeRemoved(t *testing.T) {
 		b := newBench(t)
 		p := podOf(v1.RestartPolicyAlways, "a")
 		ctx, cancel := context.WithCancel(t.Context())
-		b.fake.SetLatency("CreateContainer", time.Second)
+		b.fake.Calls.SetLatency("CreateContainer", time.Second)
 		time.AfterFunc(500*time.Millisecond, cancel)
 		if _, err := b.trySync(ctx, p); !errors.Is(err, context.Canceled) {
 			t.Fatalf("got %v", err)
 		}
-		b.fake.Fail("RemoveContainer", 1, status.Error(codes.FailedPrecondition, "cannot delete running task x: failed precondition"))
+		b.fake.Calls.Fail("RemoveContainer", 1, status.Error(codes.FailedPrecondition, "cannot delete running task x: failed precondition"))
 		if res := b.sync(p); len(res.StartErrors) > 0 {
 			t.Errorf("got %v", res.StartErrors)
 		}
@@ -222,7 +224,7 @@ func TestNextAttempt(t *testing.T) {
 func TestLogLink(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t)
-		b.fake.SetProgram("a", critest.Program{Output: []string{"hello"}})
+		b.fake.Programs.Set("a", critest.Program{Output: []string{"hello"}})
 		b.run(podOf(v1.RestartPolicyAlways, "a"))
 		cs := b.observe().FindContainer("a")
 		target, err := os.Readlink(filepath.Join(b.logs.linkDir, "web_default_a-"+string(cs.ID)+".log"))
@@ -248,7 +250,7 @@ func TestEphemeralContainer(t *testing.T) {
 			t.Errorf("got %+v", e)
 		}
 		got := map[string]string{}
-		for _, c := range b.fake.Calls() {
+		for _, c := range b.fake.Calls.All() {
 			if req, ok := c.Request.(*runtimeapi.CreateContainerRequest); ok {
 				ns := req.Config.Linux.SecurityContext.NamespaceOptions
 				got[req.Config.Metadata.Name] = ns.Pid.String() + " " + ns.TargetId
@@ -308,7 +310,7 @@ func TestStopSignal(t *testing.T) {
 				p.Spec.Containers[0].Lifecycle = &v1.Lifecycle{StopSignal: &signal}
 			}
 			b.sync(p)
-			for _, c := range b.fake.Calls() {
+			for _, c := range b.fake.Calls.All() {
 				if req, ok := c.Request.(*runtimeapi.CreateContainerRequest); ok && req.Config.StopSignal != tc.want {
 					t.Errorf("%q on %q: got %s, want %s", tc.signal, tc.os, req.Config.StopSignal, tc.want)
 				}

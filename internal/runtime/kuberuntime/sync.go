@@ -32,12 +32,12 @@ func (r *Runtime) SyncPod(ctx context.Context, req Request) (Result, error) {
 	}
 	a := computePodActions(in)
 	if !a.empty() {
-		r.notePlan(in, &a)
+		r.recordPlan(in, &a)
 		if err := r.act(ctx, req, &a, &res); err != nil {
 			res.RetryAt = time.Time{} // an error is retried sooner than a back-off expires
 			return res, err
 		}
-	} else if err := r.lookAheadBesideInit(ctx, req, &a); err != nil {
+	} else if err := r.prefetchDuringInit(ctx, req, &a); err != nil {
 		return res, err
 	}
 	if err := ctx.Err(); err != nil {
@@ -50,7 +50,7 @@ func (r *Runtime) SyncPod(ctx context.Context, req Request) (Result, error) {
 	}
 	if err := r.garbage.collect(ctx, req.Observed, &res); err != nil && ctx.Err() == nil {
 		// The pass itself has succeeded: garbage does not affect the pod.
-		r.note(decision{pod: p, what: "garbage is left, to be tried again", err: err})
+		r.report.record(decision{pod: p, what: "garbage is left, to be tried again", err: err})
 		res.retry(time.Now().Add(garbageRetry))
 	}
 	return res, ctx.Err()
@@ -63,7 +63,7 @@ func (r *Runtime) act(ctx context.Context, req Request, a *podActions, res *Resu
 	}
 	if a.KillPod {
 		if a.CreateSandbox && a.Replaces != "" {
-			r.events.Event(req.Pod, "", v1.EventTypeNormal, "SandboxChanged", "Pod sandbox changed, it will be killed and re-created.")
+			r.report.events.Event(req.Pod, "", v1.EventTypeNormal, "SandboxChanged", "Pod sandbox changed, it will be killed and re-created.")
 		}
 		res.Touched = true
 		var running []killAction
@@ -91,19 +91,19 @@ func (r *Runtime) act(ctx context.Context, req Request, a *podActions, res *Resu
 		}
 	}
 	r.backOffs.waitFor(req.Pod, a.Wait, res)
-	r.resizer.noteActuated(ctx, req.Pod, a)
+	r.resizer.recordActuated(ctx, req.Pod, a)
 	if f := a.SandboxFailed; f != nil {
 		return fmt.Errorf("create pod sandbox: %w", f.Err)
 	}
 	return r.start(ctx, req, a, res)
 }
 
-func (r *Runtime) notePlan(in planInput, a *podActions) {
+func (r *Runtime) recordPlan(in planInput, a *podActions) {
 	why := in.String()
 	if a.Why != "" {
 		why = a.Why + " [" + why + "]"
 	}
-	r.note(decision{pod: in.Pod, what: a.String(), why: why})
+	r.report.record(decision{pod: in.Pod, what: a.String(), why: why})
 }
 
 // killContainers stops containers concurrently.
@@ -134,7 +134,7 @@ func (r *Runtime) expectKills(p *v1.Pod, kills []killAction, grace func(killActi
 		})
 	}
 	if len(next) > 0 {
-		r.journal.Expect(subject(p), next...)
+		r.report.journal.Expect(subject(p), next...)
 	}
 }
 
@@ -157,7 +157,7 @@ func (r *Runtime) restartAll(ctx context.Context, req Request, a *podActions, re
 	if err := r.killContainers(ctx, req, stop, res, func(killAction) time.Duration { return 0 }); err != nil {
 		return err
 	}
-	r.noteEnds(ctx, req, stop)
+	r.recordExits(ctx, req, stop)
 	for _, k := range a.RestartAll {
 		res.Touched = true
 		if err := r.removeIncarnation(ctx, req, find(req.Observed, k.ID)); err != nil {
@@ -168,9 +168,9 @@ func (r *Runtime) restartAll(ctx context.Context, req Request, a *podActions, re
 	return nil
 }
 
-// noteEnds records the exits of stopped containers. Those that the runtime does not report are
+// recordExits records the exits of stopped containers. Those that the runtime does not report are
 // skipped.
-func (r *Runtime) noteEnds(ctx context.Context, req Request, stopped []killAction) {
+func (r *Runtime) recordExits(ctx context.Context, req Request, stopped []killAction) {
 	if req.Ended == nil {
 		return
 	}
@@ -224,7 +224,7 @@ func (r *Runtime) start(ctx context.Context, req Request, a *podActions, res *Re
 		c := findSpec(p, s.Name)
 		pulls[i] = begin(func() (pulled, error) { return r.images.pull(ctx, p, c, cfg, handler) })
 	}
-	r.images.lookAhead(req, a, cfg, handler)
+	r.images.prefetch(req, a, cfg, handler)
 	defer func() {
 		// A pass leaves no goroutine behind: what is not awaited below has been cancelled.
 		cancel()
@@ -280,10 +280,10 @@ func (r *Runtime) startContainers(ctx context.Context, starts []*start, res *Res
 	return nil
 }
 
-// lookAheadBesideInit prefetches images in a pass that starts nothing: the prefetch of an earlier
+// prefetchDuringInit prefetches images in a pass that starts nothing: the prefetch of an earlier
 // agent may have been interrupted.
-func (r *Runtime) lookAheadBesideInit(ctx context.Context, req Request, a *podActions) error {
-	if len(computeAhead(req.Pod, req.Observed, a)) == 0 || len(req.Observed.Sandboxes) == 0 {
+func (r *Runtime) prefetchDuringInit(ctx context.Context, req Request, a *podActions) error {
+	if len(computePrefetch(req.Pod, req.Observed, a)) == 0 || len(req.Observed.Sandboxes) == 0 {
 		return nil
 	}
 	handler := req.Observed.Sandboxes[0].RuntimeHandler
@@ -291,7 +291,7 @@ func (r *Runtime) lookAheadBesideInit(ctx context.Context, req Request, a *podAc
 	if err != nil {
 		return err
 	}
-	r.images.lookAhead(req, a, cfg, handler)
+	r.images.prefetch(req, a, cfg, handler)
 	return nil
 }
 

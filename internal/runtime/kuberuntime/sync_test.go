@@ -25,7 +25,7 @@ func (b *bench) deeds() []string {
 		_, deed, _ := strings.Cut(c, " ")
 		out = append(out, deed)
 	}
-	b.fake.ResetCalls()
+	b.fake.Calls.Reset()
 	return out
 }
 
@@ -75,7 +75,7 @@ func TestRestartAllContainers(t *testing.T) {
 		b := newBench(t)
 		p := specOf(t, "Never e:debug i:init s:side worker!Never{RestartAllContainers/In/42} helper")
 		p.Spec.Containers[1].Lifecycle = &v1.Lifecycle{PreStop: execHook("never")}
-		b.fake.SetProgram("web/init", critest.ExitsAfter(0, 0))
+		b.fake.Programs.Set("web/init", critest.ExitsAfter(0, 0))
 		b.runAll(p)
 		sandbox := b.fake.Sandboxes()[0].ID
 
@@ -134,7 +134,7 @@ func TestRestartAllContainersTellsOfEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t)
 		p := specOf(t, "Never a!Never{RestartAllContainers/In/42} b")
-		b.fake.SetProgram("web/b", critest.Program{StopCode: 7})
+		b.fake.Programs.Set("web/b", critest.Program{StopCode: 7})
 		b.runAll(p)
 		b.exit("a", 42)
 		r := requestOf(p, b.observe())
@@ -158,7 +158,7 @@ func TestRestartAllContainersGoesOn(t *testing.T) {
 		p := specOf(t, "Never a!Never{RestartAllContainers/In/42} b c")
 		b.runAll(p)
 		b.exit("a", 42)
-		b.fake.FailNth("RemoveContainer", 2, errBusy)
+		b.fake.Calls.FailNth("RemoveContainer", 2, errBusy)
 		if _, err := b.trySync(t.Context(), p); err == nil {
 			t.Fatal("a container that cannot be removed is no error")
 		}
@@ -205,7 +205,7 @@ func TestSidecarGating(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t)
 		p := specOf(t, "Always s:one? i:two s:three? a")
-		b.fake.SetProgram("web/two", critest.ExitsAfter(0, 0))
+		b.fake.Programs.Set("web/two", critest.ExitsAfter(0, 0))
 		p.Spec.InitContainers[0].StartupProbe.TerminationGracePeriodSeconds = seconds(7)
 		step := func(what string, liveness, startup verdicts, want ...string) {
 			t.Helper()
@@ -235,8 +235,8 @@ func TestKillsSideBySide(t *testing.T) {
 		b := newBench(t)
 		p := specOf(t, "Never a? b? c")
 		p.Spec.TerminationGracePeriodSeconds = seconds(30)
-		b.fake.SetProgram("web/a", critest.Program{IgnoresStop: true})
-		b.fake.SetProgram("web/b", critest.Program{IgnoresStop: true})
+		b.fake.Programs.Set("web/a", critest.Program{IgnoresStop: true})
+		b.fake.Programs.Set("web/b", critest.Program{IgnoresStop: true})
 		b.runAll(p)
 		began := time.Now()
 		b.judge(p, map[string]pod.ProbeVerdict{"a": pod.ProbeFailure, "b": pod.ProbeFailure}, nil)
@@ -260,21 +260,21 @@ func TestFailedStarts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t)
 		p := specOf(t, "Always s:side i:init a b")
-		b.fake.SetProgram("web/side", critest.FailsToStart("no"))
-		b.fake.SetProgram("web/init", critest.FailsToStart("no"))
-		b.fake.SetProgram("web/a", critest.FailsToStart("no"))
+		b.fake.Programs.Set("web/side", critest.FailsToStart("no"))
+		b.fake.Programs.Set("web/init", critest.FailsToStart("no"))
+		b.fake.Programs.Set("web/a", critest.FailsToStart("no"))
 		b.sync(p)
 		if d := cmp.Diff([]string{"create side 0", "start side"}, b.deeds()); d != "" {
 			t.Errorf("a sidecar that fails holds the next one up (-want +got):\n%s", d)
 		}
-		b.fake.SetProgram("web/side", critest.Forever())
+		b.fake.Programs.Set("web/side", critest.Forever())
 		time.Sleep(time.Second)
 		b.sync(p)
-		b.fake.SetProgram("web/side", critest.FailsToStart("no"))
+		b.fake.Programs.Set("web/side", critest.FailsToStart("no"))
 		b.sync(p)
 		b.deeds()
 		b.exit("side", 1)
-		b.fake.SetProgram("web/init", critest.ExitsAfter(0, 0))
+		b.fake.Programs.Set("web/init", critest.ExitsAfter(0, 0))
 		time.Sleep(10 * time.Second)
 		b.sync(p)
 		if d := cmp.Diff([]string{"create side 2", "start side", "create init 1", "start init"}, b.deeds()); d != "" {
@@ -292,7 +292,7 @@ func TestSandboxChanges(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t)
 		p := specOf(t, "Always i:init a")
-		b.fake.SetProgram("web/init", critest.ExitsAfter(0, 0))
+		b.fake.Programs.Set("web/init", critest.ExitsAfter(0, 0))
 		b.runAll(p)
 		time.Sleep(time.Second)
 		b.fake.KillSandbox("web")

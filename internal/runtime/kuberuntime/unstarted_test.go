@@ -25,15 +25,15 @@ const cutOffMessage = "failed to create containerd task: failed to create shim t
 // A container that agents were killed over before it ran is the first of its name when it runs.
 func TestFirstAfterKills(t *testing.T) {
 	killed := status.Error(codes.Canceled, "the agent is gone")
-	cutOff := func(b *bench) { b.fake.SetProgram("a", critest.FailsToStart(cutOffMessage)) }
+	cutOff := func(b *bench) { b.fake.Programs.Set("a", critest.FailsToStart(cutOffMessage)) }
 	for name, kills := range map[string][]func(*bench){
-		"during the creation":               {func(b *bench) { b.fake.Fail("CreateContainer", 1, killed) }},
-		"after the creation":                {func(b *bench) { b.fake.FailAfterWork("CreateContainer", 1, killed) }},
-		"before the start":                  {func(b *bench) { b.fake.Fail("StartContainer", 1, killed) }},
+		"during the creation":               {func(b *bench) { b.fake.Calls.Fail("CreateContainer", 1, killed) }},
+		"after the creation":                {func(b *bench) { b.fake.Calls.FailAfterWork("CreateContainer", 1, killed) }},
+		"before the start":                  {func(b *bench) { b.fake.Calls.Fail("StartContainer", 1, killed) }},
 		"when the process was to be made":   {cutOff},
 		"there again":                       {cutOff, cutOff},
-		"and when that had been removed":    {cutOff, func(b *bench) { b.fake.FailAfterWork("RemoveContainer", 1, killed) }},
-		"and when it had been created anew": {cutOff, func(b *bench) { b.fake.FailAfterWork("CreateContainer", 1, killed) }},
+		"and when that had been removed":    {cutOff, func(b *bench) { b.fake.Calls.FailAfterWork("RemoveContainer", 1, killed) }},
+		"and when it had been created anew": {cutOff, func(b *bench) { b.fake.Calls.FailAfterWork("CreateContainer", 1, killed) }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -42,7 +42,7 @@ func TestFirstAfterKills(t *testing.T) {
 				for _, kill := range kills {
 					kill(b)
 					b.sync(p)
-					b.fake.SetProgram("a", critest.Forever())
+					b.fake.Programs.Set("a", critest.Forever())
 					time.Sleep(time.Hour) // for the back-off
 				}
 				b.run(p)
@@ -84,11 +84,11 @@ func TestCreatedUnseen(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t)
 		p := podOf(v1.RestartPolicyNever, "a")
-		b.fake.Fail("CreateContainer", 1, status.Error(codes.Unknown, "no room"))
+		b.fake.Calls.Fail("CreateContainer", 1, status.Error(codes.Unknown, "no room"))
 		b.sync(p)
 		before := b.observe()
 		time.Sleep(time.Hour)
-		b.fake.FailAfterWork("CreateContainer", 1, status.Error(codes.Canceled, "the agent is gone"))
+		b.fake.Calls.FailAfterWork("CreateContainer", 1, status.Error(codes.Canceled, "the agent is gone"))
 		b.sync(p)
 		time.Sleep(time.Hour)
 		b.syncOver(p, before)
@@ -102,11 +102,11 @@ func TestStartedUnseen(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t)
 		p := podOf(v1.RestartPolicyNever, "a")
-		b.fake.Fail("StartContainer", 1, status.Error(codes.Canceled, "the agent is gone"))
+		b.fake.Calls.Fail("StartContainer", 1, status.Error(codes.Canceled, "the agent is gone"))
 		b.sync(p)
 		id := b.observe().Containers[0].ID
 		time.Sleep(time.Hour)
-		b.fake.Inject(critest.Fault{
+		b.fake.Calls.Inject(critest.Fault{
 			Method: "RemoveContainer", Err: status.Error(codes.Unknown, `failed to set removing state for container "a": container is in starting state, can't be removed`),
 			Then: func(string) {
 				if err := b.client.StartContainer(t.Context(), id); err != nil {
@@ -131,14 +131,14 @@ func TestLogBeforeCutOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t)
 		p := podOf(v1.RestartPolicyAlways, "a")
-		b.fake.SetProgram("a", critest.Program{Output: []string{"hello"}, Exits: true})
+		b.fake.Programs.Set("a", critest.Program{Output: []string{"hello"}, Exits: true})
 		b.sync(p)
 		time.Sleep(time.Hour)
 		log := b.observe().Containers[0].LogPath
-		b.fake.SetProgram("a", critest.FailsToStart(cutOffMessage))
+		b.fake.Programs.Set("a", critest.FailsToStart(cutOffMessage))
 		b.sync(p)
 		time.Sleep(time.Hour)
-		b.fake.SetProgram("a", critest.Forever())
+		b.fake.Programs.Set("a", critest.Forever())
 		b.run(p)
 		if cs := b.observe().FindContainer("a"); cs.State != pod.StateRunning || cs.Attempt != 1 {
 			t.Errorf("got %+v, want the first restart to run", cs)

@@ -18,24 +18,14 @@ type UserNamespaces interface {
 	Release(uid pod.UID) error
 }
 
-// userNamespaces are the ranges of pods; if ranges is nil, none can be allocated.
-type userNamespaces struct{ ranges UserNamespaces }
-
-// of returns the pod's host user ID range, nil for a pod without a user namespace.
-func (u *userNamespaces) of(p *v1.Pod) (*userns.Range, error) {
-	if !crispec.HasUserNamespace(p) || u.ranges == nil {
+// hostUsers returns the pod's host user ID range, nil for a pod without a user namespace.
+func hostUsers(ranges UserNamespaces, p *v1.Pod) (*userns.Range, error) {
+	if !crispec.HasUserNamespace(p) {
 		return nil, nil
 	}
-	ids, err := u.ranges.Allocate(p.UID)
+	ids, err := ranges.Allocate(p.UID)
 	if err != nil {
 		return nil, fmt.Errorf("user namespace: %w", err)
 	}
 	return &ids, nil
-}
-
-func (u *userNamespaces) release(uid pod.UID) error {
-	if u.ranges == nil {
-		return nil
-	}
-	return u.ranges.Release(uid)
 }

@@ -21,7 +21,6 @@ import (
 
 	"berth/internal/host/safepath"
 	"berth/internal/pod"
-	"berth/internal/record/events/messagestest"
 	"berth/internal/runtime/cri/critest"
 	"berth/internal/runtime/crispec"
 	"berth/internal/runtime/userns"
@@ -31,7 +30,7 @@ import (
 // ResetCalls.
 func (b *bench) sandboxRequests() []*runtimeapi.PodSandboxConfig {
 	var out []*runtimeapi.PodSandboxConfig
-	for _, c := range b.fake.Calls() {
+	for _, c := range b.fake.Calls.All() {
 		if r, ok := c.Request.(*runtimeapi.RunPodSandboxRequest); ok {
 			out = append(out, r.Config)
 		}
@@ -42,7 +41,7 @@ func (b *bench) sandboxRequests() []*runtimeapi.PodSandboxConfig {
 // containerRequests is sandboxRequests for containers.
 func (b *bench) containerRequests() []*runtimeapi.ContainerConfig {
 	var out []*runtimeapi.ContainerConfig
-	for _, c := range b.fake.Calls() {
+	for _, c := range b.fake.Calls.All() {
 		if r, ok := c.Request.(*runtimeapi.CreateContainerRequest); ok {
 			out = append(out, r.Config)
 		}
@@ -65,7 +64,7 @@ func TestImageUserHoldsAtEveryStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t)
 		uid := int64(101)
-		b.fake.AddImage(critest.Image{Name: "user:1", UID: &uid})
+		b.fake.Images.Add(critest.Image{Name: "user:1", UID: &uid})
 		p := podOf(v1.RestartPolicyAlways, "a", "b")
 		for i := range p.Spec.Containers {
 			p.Spec.Containers[i].Image = "user:1"
@@ -96,11 +95,6 @@ func TestResolverOfTheSandbox(t *testing.T) {
 		b := newBench(t)
 		b.resolver.path = writeTemp(t, "nameserver 192.0.2.1\nnameserver 192.0.2.2\nnameserver 192.0.2.3\nnameserver 192.0.2.4\nsearch corp.example\n")
 		b.resolver.dns = crispec.DNS{InCluster: true}
-		var node []string
-		b.resolver.node.event = func(eventtype, reason, message string) {
-			messagestest.SawEvent(reason, message)
-			node = append(node, eventtype+" "+reason+": "+message)
-		}
 		p := podOf(v1.RestartPolicyAlways, "a")
 		b.sync(p)
 		sandboxes := b.sandboxRequests()
@@ -112,7 +106,7 @@ func TestResolverOfTheSandbox(t *testing.T) {
 			ofNode  = `Warning MissingClusterDNS: kubelet does not have ClusterDNS IP configured and cannot create Pod using "ClusterFirst" policy. Falling back to "Default" policy.`
 			missing = `Warning MissingClusterDNS: pod: "web_default(u1)". kubelet does not have ClusterDNS IP configured and cannot create Pod using "ClusterFirst" policy. Falling back to "Default" policy.`
 		)
-		if d := cmp.Diff([]string{ofNode}, node); d != "" {
+		if d := cmp.Diff([]string{ofNode}, b.events.node); d != "" {
 			t.Error(d)
 		}
 		told := b.events.take()
@@ -145,7 +139,7 @@ func TestResolverOfTheSandbox(t *testing.T) {
 		}); err != nil {
 			t.Fatal(err)
 		}
-		if d := cmp.Diff([]string{ofNode}, node); d != "" {
+		if d := cmp.Diff([]string{ofNode}, b.events.node); d != "" {
 			t.Error(d)
 		}
 		if told := b.events.take(); !slices.Contains(told, strings.Replace(missing, "web_default(u1)", "other_default(u2)", 1)) {
@@ -165,7 +159,9 @@ func TestSandboxThatCannotBeDescribed(t *testing.T) {
 		}, "is too long (64 characters is the max, 80 characters requested)"},
 		"no resolver": {func(b *bench, _ *v1.Pod) { b.resolver.path = ptr.To("/nonexistent") }, "resolver of the node: open /nonexistent"},
 		"no user namespaces": {
-			func(_ *bench, p *v1.Pod) { p.Spec.HostUsers = ptr.To(false) }, "there are no ids of the host for it",
+			func(b *bench, p *v1.Pod) {
+				p.Spec.HostUsers, b.hostUsers.failure = ptr.To(false), errors.New("there are no ids of the host for it")
+			}, "there are no ids of the host for it",
 		},
 	} {
 		synctest.Test(t, func(t *testing.T) {
@@ -187,10 +183,13 @@ func TestSandboxThatCannotBeDescribed(t *testing.T) {
 }
 
 // fixedUsers gives every pod the same ids, and remembers who gave them back.
-type fixedUsers struct{ released []pod.UID }
+type fixedUsers struct {
+	released []pod.UID
+	failure  error
+}
 
 func (f *fixedUsers) Allocate(pod.UID) (userns.Range, error) {
-	return userns.Range{First: 131072, Length: 65536}, nil
+	return userns.Range{First: 131072, Length: 65536}, f.failure
 }
 
 func (f *fixedUsers) Release(uid pod.UID) error {
@@ -201,8 +200,6 @@ func (f *fixedUsers) Release(uid pod.UID) error {
 func TestUserNamespace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t)
-		users := &fixedUsers{}
-		b.users.ranges = users
 		p := podOf(v1.RestartPolicyAlways, "a")
 		p.Spec.HostUsers = ptr.To(false)
 		b.sync(p)
@@ -220,7 +217,7 @@ func TestUserNamespace(t *testing.T) {
 		if err := b.RemovePod(context.Background(), b.observe(), WithLogs); err != nil {
 			t.Fatal(err)
 		}
-		if d := cmp.Diff([]pod.UID{"u1"}, users.released); d != "" {
+		if d := cmp.Diff([]pod.UID{"u1"}, b.hostUsers.released); d != "" {
 			t.Error(d)
 		}
 	})
@@ -230,7 +227,6 @@ func TestUserNamespace(t *testing.T) {
 func TestUserNamespaceNeedsTheRuntime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t, critest.WithHandlers(&runtimeapi.RuntimeHandler{Name: "", Features: &runtimeapi.RuntimeHandlerFeatures{}}))
-		b.users.ranges = &fixedUsers{}
 		p := podOf(v1.RestartPolicyAlways, "a")
 		p.Spec.HostUsers = ptr.To(false)
 		if _, err := b.trySync(t.Context(), p); err == nil || !strings.Contains(err.Error(), `the runtime handler "" does not support user namespaces`) {
@@ -341,7 +337,7 @@ func TestHostResolver(t *testing.T) {
 func TestStatusOfASandboxThatFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t)
-		b.fake.Fail("PodSandboxStatus", 1, status.Error(codes.Unknown, "no answer"))
+		b.fake.Calls.Fail("PodSandboxStatus", 1, status.Error(codes.Unknown, "no answer"))
 		p := podOf(v1.RestartPolicyAlways, "a")
 		if _, err := b.trySync(t.Context(), p); err == nil || len(b.names()) != 0 {
 			t.Errorf("the pass ends by %v with the containers %v", err, b.names())
@@ -392,10 +388,10 @@ func TestRuntimeClass(t *testing.T) {
 		kata := &runtimeapi.RuntimeHandler{Name: "kata", Features: &runtimeapi.RuntimeHandlerFeatures{UserNamespaces: true}}
 		b := newBench(t, critest.WithHandlers(&runtimeapi.RuntimeHandler{Name: ""}, kata))
 		o := &apiObjects{}
-		b.sandboxes.objects, b.users.ranges = o, &fixedUsers{}
+		b.sandboxes.objects = o
 		p := podOf(v1.RestartPolicyAlways, "a")
 		p.Spec.HostUsers = ptr.To(false) // which only kata can
-		b.fake.AddToRegistry(critest.RegistryImage{Image: critest.Image{Name: "registry.local/app:1"}})
+		b.fake.Images.AddToRegistry(critest.RegistryImage{Image: critest.Image{Name: "registry.local/app:1"}})
 		p.Spec.Containers[0].Image, p.Spec.Containers[0].ImagePullPolicy = "registry.local/app:1", v1.PullAlways
 		p.Spec.RuntimeClassName = ptr.To("weak")
 		_, err := b.trySync(t.Context(), p)
@@ -407,7 +403,7 @@ func TestRuntimeClass(t *testing.T) {
 			t.Errorf("events: %q", got)
 		}
 		p.Spec.RuntimeClassName = ptr.To("strong")
-		b.fake.ResetCalls()
+		b.fake.Calls.Reset()
 		b.sync(p)
 		b.wantHandlers("RunPodSandbox kata", "PullImage kata")
 
@@ -416,7 +412,7 @@ func TestRuntimeClass(t *testing.T) {
 		if err := b.fake.Kill("web/a", 1); err != nil {
 			t.Fatal(err)
 		}
-		b.fake.ResetCalls()
+		b.fake.Calls.Reset()
 		time.Sleep(time.Minute)
 		b.sync(p)
 		b.wantHandlers("PullImage kata")
@@ -427,7 +423,7 @@ func TestRuntimeClass(t *testing.T) {
 func (b *bench) wantHandlers(want ...string) {
 	b.t.Helper()
 	var got []string
-	for _, c := range b.fake.Calls() {
+	for _, c := range b.fake.Calls.All() {
 		switch r := c.Request.(type) {
 		case *runtimeapi.RunPodSandboxRequest:
 			got = append(got, "RunPodSandbox "+r.RuntimeHandler)

@@ -87,11 +87,11 @@ func (r *reader) catchUp(ctx context.Context) error {
 			}
 			return err
 		}
-		if err := r.leave(ctx); err != nil {
+		if err := r.finishRotated(ctx); err != nil {
 			next.Close()
 			return err
 		}
-		r.lines.Close()
+		r.lines.piece.Close()
 		if next.stamp != (Stamp{}) {
 			r.last = next.stamp
 		}
@@ -102,9 +102,9 @@ func (r *reader) catchUp(ctx context.Context) error {
 	}
 }
 
-// leave prints what the runtime still wrote to our file after it created the next one.
-func (r *reader) leave(ctx context.Context) error {
-	err := awaitLetGo(ctx, r.lines.piece, letGo)
+// finishRotated prints what the runtime still wrote to our file after it created the next one.
+func (r *reader) finishRotated(ctx context.Context) error {
+	err := awaitClose(ctx, r.lines.piece, closeDelay)
 	if err == nil {
 		err = r.drain(ctx)
 	}
@@ -120,11 +120,11 @@ func (r *reader) leave(ctx context.Context) error {
 // before it stops writing to the old one. A file that became shorter was truncated in place, and is
 // read from its beginning.
 func (r *reader) successor() (*piece, error) {
-	ours, err := r.lines.Stat()
+	ours, err := r.lines.piece.Stat()
 	if err != nil {
 		return nil, err
 	}
-	if !r.lines.packed && ours.Size() < r.lines.offset {
+	if !r.lines.piece.packed && ours.Size() < r.lines.offset {
 		r.long, r.tail = longLine{}, nil
 		if err := r.lines.enter(r.lines.piece, 0); err != nil {
 			return nil, err
@@ -180,7 +180,7 @@ func (r *reader) nextPart(ours os.FileInfo) (*piece, error) {
 // watchFile watches the directory of the log, because a watch of the file itself is lost at a
 // rotation. It returns nil if no inotify instance is available.
 func (r *reader) watchFile() *dirWatch {
-	w, err := r.options.Watches.watch(filepath.Dir(r.lines.Name())) // the target of Docker's link
+	w, err := r.options.Watches.watch(filepath.Dir(r.lines.piece.Name())) // the target of Docker's link
 	if err != nil {
 		return nil
 	}

@@ -12,7 +12,7 @@ const bufferSize = 128 << 10
 // lines reads a file line by line. An incomplete line is buffered for the next call, so that a file
 // can grow between calls.
 type lines struct {
-	*piece
+	piece      *piece
 	offset     int64 // of the next byte to read from the piece
 	buf        []byte
 	start, end int // the part of buf that was read and not returned yet
@@ -39,7 +39,7 @@ func (l *lines) next() (piece []byte, ended bool, err error) {
 			copy(l.buf, l.buf[l.start:l.end])
 			l.start, l.end = 0, seen
 		}
-		n, err := l.source.Read(l.buf[l.end:])
+		n, err := l.piece.source.Read(l.buf[l.end:])
 		l.offset += int64(n)
 		l.end += n
 		if n == 0 {

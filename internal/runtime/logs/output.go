@@ -18,9 +18,9 @@ var errLimit = errors.New("byte limit reached")
 // output prints entries. It buffers output for one stream and writes it before any for the other,
 // so that the order is preserved if both are one writer.
 type output struct {
-	options Options
-	writers map[Stream]io.Writer
-	left    int64 // remaining bytes; negative: no limit
+	options   Options
+	writers   map[Stream]io.Writer
+	remaining int64 // remaining bytes; negative: no limit
 
 	stream  Stream // of buf
 	buf     []byte
@@ -29,13 +29,13 @@ type output struct {
 
 func newOutput(o Options, stdout, stderr io.Writer) *output {
 	out := &output{
-		options: o,
-		writers: map[Stream]io.Writer{Stdout: stdout, Stderr: stderr},
-		left:    -1,
-		midLine: map[Stream]bool{},
+		options:   o,
+		writers:   map[Stream]io.Writer{Stdout: stdout, Stderr: stderr},
+		remaining: -1,
+		midLine:   map[Stream]bool{},
 	}
 	if o.LimitBytes != nil {
-		out.left = max(0, *o.LimitBytes)
+		out.remaining = max(0, *o.LimitBytes)
 	}
 	return out
 }
@@ -62,7 +62,7 @@ func (o *output) print(e entry) error {
 		o.buf = append(o.buf, '\n')
 	}
 	o.midLine[e.stream] = e.partial
-	if len(o.buf) >= outputBatch || (o.left >= 0 && int64(len(o.buf)) >= o.left) {
+	if len(o.buf) >= outputBatch || (o.remaining >= 0 && int64(len(o.buf)) >= o.remaining) {
 		return o.flush()
 	}
 	return nil
@@ -70,9 +70,9 @@ func (o *output) print(e entry) error {
 
 // flush writes the buffer, up to the limit; errLimit means that the limit is reached.
 func (o *output) flush() error {
-	limited := o.left >= 0
-	if limited && int64(len(o.buf)) > o.left {
-		o.buf = o.buf[:o.left]
+	limited := o.remaining >= 0
+	if limited && int64(len(o.buf)) > o.remaining {
+		o.buf = o.buf[:o.remaining]
 	}
 	if w := o.writers[o.stream]; w != nil && len(o.buf) > 0 {
 		if _, err := w.Write(o.buf); err != nil {
@@ -80,10 +80,10 @@ func (o *output) flush() error {
 		}
 	}
 	if limited {
-		o.left -= int64(len(o.buf))
+		o.remaining -= int64(len(o.buf))
 	}
 	o.buf = o.buf[:0]
-	if limited && o.left == 0 {
+	if limited && o.remaining == 0 {
 		return errLimit
 	}
 	return nil

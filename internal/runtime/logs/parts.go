@@ -56,13 +56,13 @@ func (s Stamp) String() string {
 // Part is a rotated file of a log: 0.log.20260102-150405, 0.log.20260102-150405-001 for the next
 // one within that second, each with .gz once it is compressed.
 type Part struct {
-	Stamp
+	Stamp      Stamp
 	Compressed bool
 }
 
 // Name returns the part's file name for a log with that name.
 func (p Part) Name(log string) string {
-	name := log + "." + p.String()
+	name := log + "." + p.Stamp.String()
 	if p.Compressed {
 		name += CompressedSuffix
 	}
@@ -77,13 +77,13 @@ func ParsePart(log, name string) (Part, bool) {
 	}
 	var p Part
 	rest, p.Compressed = strings.CutSuffix(rest, CompressedSuffix)
-	p.Second = rest[:min(len(rest), len(stampFormat))]
-	if _, err := time.Parse(stampFormat, p.Second); err != nil {
+	p.Stamp.Second = rest[:min(len(rest), len(stampFormat))]
+	if _, err := time.Parse(stampFormat, p.Stamp.Second); err != nil {
 		return Part{}, false
 	}
-	if number := rest[len(p.Second):]; number != "" {
+	if number := rest[len(p.Stamp.Second):]; number != "" {
 		n, err := strconv.Atoi(strings.TrimPrefix(number, "-"))
-		p.Number = n
+		p.Stamp.Number = n
 		if err != nil || n < 1 || p.Name(log) != name { // such as +1, or 1 for 001
 			return Part{}, false
 		}

@@ -221,7 +221,7 @@ func (s *shaker) pause(most time.Duration) { time.Sleep(time.Duration(s.rand.Int
 
 // rotate renames the log; for a while the runtime goes on with the old file.
 func (s *shaker) rotate() {
-	time.Sleep(letGo)
+	time.Sleep(closeDelay)
 	s.last = s.last.Next(time.Now())
 	s.must(os.Rename(s.path, partPath(s.path, Part{Stamp: s.last})))
 	for range s.rand.IntN(3) {
@@ -232,7 +232,7 @@ func (s *shaker) rotate() {
 	if s.rand.IntN(2) == 0 { // what the runtime had in hand comes after the first line of the new file
 		s.n += 2
 		s.writeLine(s.live, s.n)
-		s.pause(5 * letGo) // a busy machine
+		s.pause(5 * closeDelay) // a busy machine
 		s.writeLine(old, s.n-1)
 	}
 	s.must(old.Close())
@@ -342,7 +342,7 @@ func TestReadJustAfterARotation(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		late := time.AfterFunc(5*letGo, func() {
+		late := time.AfterFunc(5*closeDelay, func() {
 			appendTo(t, part, line(2, Stdout, "F", "2"))
 			old.Close()
 		})

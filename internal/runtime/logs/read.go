@@ -17,12 +17,12 @@ import (
 )
 
 const (
-	// letGo is how long the runtime may still write buffered output to a rotated file after it
+	// closeDelay is how long the runtime may still write buffered output to a rotated file after it
 	// created the next one, if the kernel cannot report that it was closed.
-	letGo = 100 * time.Millisecond
-	// letGoLook is the polling interval for the runtime's close of the file, and letGoLimit the
+	closeDelay = 100 * time.Millisecond
+	// closePoll is the polling interval for the runtime's close of the file, and closeTimeout the
 	// maximum wait for it.
-	letGoLook, letGoLimit = 10 * time.Millisecond, 2 * time.Second
+	closePoll, closeTimeout = 10 * time.Millisecond, 2 * time.Second
 	// clockSlack is how much a file's time may precede that of its last line: the kernel's clock
 	// for files is coarse.
 	clockSlack = time.Second
@@ -86,7 +86,7 @@ type longLine struct {
 }
 
 func (r *reader) read(ctx context.Context, running Running, buf []byte) error {
-	if r.out.left == 0 {
+	if r.out.remaining == 0 {
 		return nil
 	}
 	older, newest, err := r.open()
@@ -94,7 +94,7 @@ func (r *reader) read(ctx context.Context, running Running, buf []byte) error {
 		return err
 	}
 	r.lines.buf = buf
-	defer func() { r.lines.Close() }() // of the piece that is current then
+	defer func() { r.lines.piece.Close() }() // of the piece that is current then
 	r.lines.piece = newest
 	var offset int64
 	if n := r.options.TailLines; n != nil {
@@ -224,7 +224,7 @@ func (r *reader) readPart(ctx context.Context, s Stamp, offset int64, last Stamp
 		return err
 	}
 	if s == last {
-		if err := awaitLetGo(ctx, p, letGo-sinceRename(st)); err != nil {
+		if err := awaitClose(ctx, p, closeDelay-sinceRename(st)); err != nil {
 			return err
 		}
 	}
@@ -238,25 +238,25 @@ func (r *reader) readPart(ctx context.Context, s Stamp, offset int64, last Stamp
 func sinceRename(file os.FileInfo) time.Duration {
 	st, ok := file.Sys().(*syscall.Stat_t)
 	if !ok {
-		return letGo
+		return closeDelay
 	}
 	return max(0, time.Since(time.Unix(st.Ctim.Unix())))
 }
 
-// awaitLetGo waits until the runtime has written its buffered output to a rotated file and closed
+// awaitClose waits until the runtime has written its buffered output to a rotated file and closed
 // it; if the kernel cannot report that, for the guessed time.
-func awaitLetGo(ctx context.Context, p *piece, guessed time.Duration) error {
+func awaitClose(ctx context.Context, p *piece, guessed time.Duration) error {
 	if p.packed {
 		return nil // a compressed part has no writer
 	}
 	for began := time.Now(); ; {
 		written, err := hasWriter(p.File)
-		wait, left := letGoLook, letGoLimit-time.Since(began)
+		wait, remaining := closePoll, closeTimeout-time.Since(began)
 		if err != nil {
-			left = guessed - time.Since(began)
-			wait = left
+			remaining = guessed - time.Since(began)
+			wait = remaining
 		}
-		if left <= 0 || err == nil && !written {
+		if remaining <= 0 || err == nil && !written {
 			return nil
 		}
 		timer := time.NewTimer(wait)

@@ -3,6 +3,7 @@ package critest
 import (
 	"context"
 	"path"
+	"sync"
 	"time"
 
 	"google.golang.org/grpc"
@@ -49,82 +50,99 @@ type Fault struct {
 	Then func(method string)
 }
 
+// Calls records the calls of clients, delays them and makes them fail.
+type Calls struct {
+	mu      sync.Mutex
+	log     []*Call                  // guarded by mu
+	latency map[string]time.Duration // guarded by mu
+	faults  []*Fault                 // guarded by mu
+	stalled chan struct{}            // guarded by mu; closed when the stall is released; nil if not stalled
+}
+
+// SetLatency makes each call of a method (such as "RunPodSandbox") take at least d before its work
+// is done.
+func (c *Calls) SetLatency(method string, d time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.latency[method] = d
+}
+
 // Inject adds a fault. Faults that match the same call are consumed in the order in which they were
 // injected, one per call.
-func (r *Runtime) Inject(fault Fault) {
+func (c *Calls) Inject(fault Fault) {
 	if fault.Times == 0 {
 		fault.Times = 1
 	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.faults = append(r.faults, &fault)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.faults = append(c.faults, &fault)
 }
 
 // Fail makes the next n calls of a method fail with err, before they do anything.
-func (r *Runtime) Fail(method string, n int, err error) {
-	r.Inject(Fault{Method: method, Times: n, Err: err})
+func (c *Calls) Fail(method string, n int, err error) {
+	c.Inject(Fault{Method: method, Times: n, Err: err})
 }
 
 // FailNth makes only the nth call of a method from now on (the first is 1) fail with err, before it
 // does anything.
-func (r *Runtime) FailNth(method string, n int, err error) {
-	r.Inject(Fault{Method: method, Skip: n - 1, Err: err})
+func (c *Calls) FailNth(method string, n int, err error) {
+	c.Inject(Fault{Method: method, Skip: n - 1, Err: err})
 }
 
 // FailAfterWork makes the next n calls of a method do their work and then fail with err.
-func (r *Runtime) FailAfterWork(method string, n int, err error) {
-	r.Inject(Fault{Method: method, Times: n, Err: err, AfterWork: true})
+func (c *Calls) FailAfterWork(method string, n int, err error) {
+	c.Inject(Fault{Method: method, Times: n, Err: err, AfterWork: true})
 }
 
 // Hang blocks the next n calls of a method until their clients cancel them; they do nothing.
-func (r *Runtime) Hang(method string, n int) {
-	r.Inject(Fault{Method: method, Times: n, Hang: true})
+func (c *Calls) Hang(method string, n int) {
+	c.Inject(Fault{Method: method, Times: n, Hang: true})
 }
 
 // ClearFaults removes the pending faults.
-func (r *Runtime) ClearFaults() {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.faults = nil
+func (c *Calls) ClearFaults() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.faults = nil
 }
 
 // Stall blocks all calls, like a runtime that is stopped in a debugger or starved, until the
 // returned function is called. Calls that clients cancel meanwhile do nothing.
-func (r *Runtime) Stall() (release func()) {
+func (c *Calls) Stall() (release func()) {
 	gate := make(chan struct{})
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.stalled != nil {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.stalled != nil {
 		panic("critest: the runtime is stalled already")
 	}
-	r.stalled = gate
+	c.stalled = gate
 	return func() {
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		if r.stalled == gate {
-			r.stalled = nil
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if c.stalled == gate {
+			c.stalled = nil
 			close(gate)
 		}
 	}
 }
 
-// Calls returns the recorded calls in the order in which they were received.
-func (r *Runtime) Calls() []Call {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	calls := make([]Call, 0, len(r.calls))
-	for _, call := range r.calls {
+// All returns the recorded calls in the order in which they were received.
+func (c *Calls) All() []Call {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	calls := make([]Call, 0, len(c.log))
+	for _, call := range c.log {
 		calls = append(calls, *call)
 	}
 	return calls
 }
 
-// CallCount returns the number of recorded calls of a method, including event streams.
-func (r *Runtime) CallCount(method string) int {
-	r.mu.Lock()
-	defer r.mu.Unlock()
+// Count returns the number of recorded calls of a method, including event streams.
+func (c *Calls) Count(method string) int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	n := 0
-	for _, call := range r.calls {
+	for _, call := range c.log {
 		if call.Method == method {
 			n++
 		}
@@ -132,39 +150,39 @@ func (r *Runtime) CallCount(method string) int {
 	return n
 }
 
-// ResetCalls clears the recorded calls.
-func (r *Runtime) ResetCalls() {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.calls = nil
+// Reset clears the recorded calls.
+func (c *Calls) Reset() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.log = nil
 }
 
-func (r *Runtime) record(method string, req any) *Call {
+func (c *Calls) record(method string, req any) *Call {
 	call := &Call{Method: method, Request: req, At: time.Now()}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.calls = append(r.calls, call)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.log = append(c.log, call)
 	return call
 }
 
-func (r *Runtime) finish(call *Call, err error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
+func (c *Calls) finish(call *Call, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	call.Done = time.Now()
 	call.Err = err
 }
 
 // intercept wraps every unary call.
-func (r *Runtime) intercept(ctx context.Context, s *serving, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+func (c *Calls) intercept(ctx context.Context, s *serving, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 	method := path.Base(info.FullMethod)
-	call := r.record(method, req)
-	resp, err := r.perform(ctx, s, method, req, handler)
-	r.finish(call, err)
+	call := c.record(method, req)
+	resp, err := c.perform(ctx, s, method, req, handler)
+	c.finish(call, err)
 	return resp, err
 }
 
-func (r *Runtime) perform(ctx context.Context, s *serving, method string, req any, handler grpc.UnaryHandler) (any, error) {
-	fault, err := r.before(ctx, s, method, req)
+func (c *Calls) perform(ctx context.Context, s *serving, method string, req any, handler grpc.UnaryHandler) (any, error) {
+	fault, err := c.before(ctx, s, method, req)
 	if err != nil {
 		return nil, err
 	}
@@ -177,28 +195,28 @@ func (r *Runtime) perform(ctx context.Context, s *serving, method string, req an
 
 // before waits for a stall and the method's latency and injects faults that precede the work. It
 // returns the fault that follows the work.
-func (r *Runtime) before(ctx context.Context, s *serving, method string, req any) (*Fault, error) {
-	if err := r.waitStall(ctx, s); err != nil {
+func (c *Calls) before(ctx context.Context, s *serving, method string, req any) (*Fault, error) {
+	if err := c.waitStall(ctx, s); err != nil {
 		return nil, err
 	}
-	fault := r.takeFault(method, req)
+	fault := c.takeFault(method, req)
 	if fault != nil && !fault.AfterWork {
 		return nil, fault.happen(ctx, s, method)
 	}
 	// These two methods wait after they have reserved their name.
 	if method != "RunPodSandbox" && method != "CreateContainer" {
-		if err := r.work(ctx, s, method); err != nil {
+		if err := c.work(ctx, s, method); err != nil {
 			return nil, err
 		}
 	}
 	return fault, nil
 }
 
-func (r *Runtime) waitStall(ctx context.Context, s *serving) error {
+func (c *Calls) waitStall(ctx context.Context, s *serving) error {
 	for {
-		r.mu.Lock()
-		gate := r.stalled
-		r.mu.Unlock()
+		c.mu.Lock()
+		gate := c.stalled
+		c.mu.Unlock()
 		if gate == nil {
 			return nil
 		}
@@ -213,10 +231,10 @@ func (r *Runtime) waitStall(ctx context.Context, s *serving) error {
 }
 
 // takeFault returns the fault for this call, or nil, and counts the call in all faults it matches.
-func (r *Runtime) takeFault(method string, req any) *Fault {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for i, fault := range r.faults {
+func (c *Calls) takeFault(method string, req any) *Fault {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for i, fault := range c.faults {
 		if fault.Method != "" && fault.Method != method || fault.Match != nil && !fault.Match(req) {
 			continue
 		}
@@ -229,7 +247,7 @@ func (r *Runtime) takeFault(method string, req any) *Fault {
 			fault.Times--
 		}
 		if fault.Times == 0 {
-			r.faults = append(r.faults[:i:i], r.faults[i+1:]...)
+			c.faults = append(c.faults[:i:i], c.faults[i+1:]...)
 		}
 		return &hit
 	}
@@ -256,10 +274,10 @@ func (f *Fault) happen(ctx context.Context, s *serving, method string) error {
 }
 
 // work waits for the method's latency.
-func (r *Runtime) work(ctx context.Context, s *serving, method string) error {
-	r.mu.Lock()
-	d := r.latency[method]
-	r.mu.Unlock()
+func (c *Calls) work(ctx context.Context, s *serving, method string) error {
+	c.mu.Lock()
+	d := c.latency[method]
+	c.mu.Unlock()
 	return pause(ctx, s, d)
 }
 

@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"maps"
 	"os"
-	"slices"
-	"strings"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -37,15 +35,19 @@ type container struct {
 	reason     string
 	message    string
 
-	program   Program
-	announced chan struct{} // closed when STARTED has been published
-	gone      chan struct{} // closed when the container has exited
-	unseen    bool          // it exited while the runtime was down
-	exitTold  chan struct{} // closed when STOPPED has been published
-	end       *time.Timer   // the program's own exit
-	stopping  *time.Timer   // the exit after the stop signal
-	writing   *time.Timer   // the next output
-	log       *os.File
+	program       Program
+	announced     chan struct{} // closed when STARTED has been published
+	exited        chan struct{} // closed when the container has exited
+	unseen        bool          // it exited while the runtime was down
+	exitPublished chan struct{} // closed when STOPPED has been published
+	timers        timers
+	log           *os.File
+}
+
+type timers struct {
+	exit   *time.Timer // the program's own exit
+	stop   *time.Timer // the exit after the stop signal
+	output *time.Timer // the next output
 }
 
 func containerName(m *runtimeapi.ContainerMetadata, pod *runtimeapi.PodSandboxMetadata) string {
@@ -132,35 +134,10 @@ func errContainerNotFound(id string) error {
 	return status.Errorf(codes.NotFound, "an error occurred when try to find container %q: not found", id)
 }
 
-func (r *Runtime) containersOf(sb *sandbox) []*container {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.inSandbox(sb)
-}
-
-// inSandbox returns the containers of a sandbox, oldest first. The caller holds the lock.
-func (r *Runtime) inSandbox(sb *sandbox) []*container {
-	return slices.SortedFunc(maps.Values(sb.containers), func(a, b *container) int {
-		if order := a.createdAt.Compare(b.createdAt); order != 0 {
-			return order
-		}
-		return strings.Compare(a.id, b.id)
-	})
-}
-
-// statusesOf returns the statuses of a sandbox's containers. The caller holds the lock.
-func (r *Runtime) statusesOf(sb *sandbox) []*runtimeapi.ContainerStatus {
-	var statuses []*runtimeapi.ContainerStatus
-	for _, c := range r.inSandbox(sb) {
-		statuses = append(statuses, c.status())
-	}
-	return statuses
-}
-
-func (r *Runtime) container(id string) (*container, error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	c := r.containers.all[id]
+func (s *runtimeService) container(id string) (*container, error) {
+	s.runtime.mu.Lock()
+	defer s.runtime.mu.Unlock()
+	c := s.runtime.containers.all[id]
 	if c == nil {
 		return nil, errContainerNotFound(id)
 	}
@@ -172,60 +149,60 @@ func (s *runtimeService) CreateContainer(ctx context.Context, req *runtimeapi.Cr
 		return nil, status.Error(codes.Unknown, "container config must include metadata")
 	}
 	c := &container{
-		config:    proto.CloneOf(req.Config),
-		announced: make(chan struct{}),
-		gone:      make(chan struct{}),
-		exitTold:  make(chan struct{}),
+		config:        proto.CloneOf(req.Config),
+		announced:     make(chan struct{}),
+		exited:        make(chan struct{}),
+		exitPublished: make(chan struct{}),
 	}
 	if err := s.reserveContainer(c, req.PodSandboxId); err != nil {
 		return nil, err
 	}
-	if err := s.work(ctx, s.serving, "CreateContainer"); err != nil {
-		s.releaseLater(c.name, c.id)
+	if err := s.runtime.Calls.work(ctx, s.serving, "CreateContainer"); err != nil {
+		s.runtime.names.releaseLater(c.name, c.id)
 		return nil, err
 	}
 	if err := s.addContainer(c); err != nil {
 		return nil, err
 	}
-	s.publish(runtimeapi.ContainerEventType_CONTAINER_CREATED_EVENT, c.id, c.sandbox)
+	s.runtime.Events.publish(runtimeapi.ContainerEventType_CONTAINER_CREATED_EVENT, c.id, c.sandbox)
 	return &runtimeapi.CreateContainerResponse{ContainerId: c.id}, nil
 }
 
-func (r *Runtime) reserveContainer(c *container, sandboxID string) error {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	c.sandbox = r.sandboxes.all[sandboxID]
+func (s *runtimeService) reserveContainer(c *container, sandboxID string) error {
+	s.runtime.mu.Lock()
+	defer s.runtime.mu.Unlock()
+	c.sandbox = s.runtime.sandboxes.all[sandboxID]
 	if c.sandbox == nil {
 		return status.Errorf(codes.NotFound, "failed to find sandbox id %q: not found", sandboxID)
 	}
-	c.id = r.newID()
+	c.id = s.runtime.names.newID()
 	c.name = containerName(c.config.Metadata, c.sandbox.config.Metadata)
-	return r.reserve("container", c.name, c.id, "; check if another CreateContainer request is in progress")
+	return s.runtime.names.reserve("container", c.name, c.id, "; check if another CreateContainer request is in progress")
 }
 
 // addContainer adds a container with a reserved name to the state, or releases the name and returns
 // an error.
-func (r *Runtime) addContainer(c *container) error {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	img := r.findImage(c.config.GetImage().GetImage())
+func (s *runtimeService) addContainer(c *container) error {
+	s.runtime.mu.Lock()
+	defer s.runtime.mu.Unlock()
+	img := s.runtime.Images.find(c.config.GetImage().GetImage())
 	switch {
-	case r.sandboxes.all[c.sandbox.id] == nil:
-		delete(r.names, c.name)
+	case s.runtime.sandboxes.all[c.sandbox.id] == nil:
+		s.runtime.names.release(c.name)
 		return status.Errorf(codes.NotFound, "failed to find sandbox id %q: not found", c.sandbox.id)
 	case c.sandbox.state != runtimeapi.PodSandboxState_SANDBOX_READY:
-		delete(r.names, c.name)
+		s.runtime.names.release(c.name)
 		return status.Errorf(codes.Unknown, "sandbox container %q is not running", c.sandbox.id)
 	case img == nil:
-		delete(r.names, c.name)
+		s.runtime.names.release(c.name)
 		return status.Errorf(codes.NotFound, "failed to check if this is a checkpoint image: failed to resolve image %q: not found", c.config.GetImage().GetImage())
 	}
 	c.image = img
 	c.createdAt = time.Now()
 	if c.config.LogPath != "" {
-		c.logPath = r.logPath(c)
+		c.logPath = c.clientLogPath()
 	}
-	r.containers.add(c.id, c)
+	s.runtime.containers.add(c.id, c)
 	c.sandbox.containers[c.id] = c
 	return nil
 }
@@ -235,14 +212,14 @@ func (s *runtimeService) StartContainer(_ context.Context, req *runtimeapi.Start
 	if err != nil {
 		return nil, err
 	}
-	if err := s.startContainer(c); err != nil {
+	if err := s.runtime.startContainer(c); err != nil {
 		return nil, err
 	}
-	s.publish(runtimeapi.ContainerEventType_CONTAINER_STARTED_EVENT, c.id, c.sandbox)
+	s.runtime.Events.publish(runtimeapi.ContainerEventType_CONTAINER_STARTED_EVENT, c.id, c.sandbox)
 	close(c.announced)
-	s.mu.Lock()
-	s.arm(c)
-	s.mu.Unlock()
+	s.runtime.mu.Lock()
+	s.runtime.processes.arm(c)
+	s.runtime.mu.Unlock()
 	return &runtimeapi.StartContainerResponse{}, nil
 }
 
@@ -255,25 +232,25 @@ func (r *Runtime) startContainer(c *container) error {
 	case c.state != runtimeapi.ContainerState_CONTAINER_CREATED:
 		return status.Errorf(codes.Unknown, "failed to set starting state for container %q: container is in %s state", c.id, c.state)
 	case c.sandbox.state != runtimeapi.PodSandboxState_SANDBOX_READY:
-		return r.failStart(c, fmt.Sprintf("sandbox container %q is not running", c.sandbox.id))
+		return c.failStart(fmt.Sprintf("sandbox container %q is not running", c.sandbox.id))
 	}
-	c.program = r.program(c)
-	if err := r.openLog(c); err != nil {
-		return r.failStart(c, fmt.Sprintf("failed to create container task: failed to open container log: %v", err))
+	c.program = r.Programs.of(c)
+	if err := c.openLog(r.config); err != nil {
+		return c.failStart(fmt.Sprintf("failed to create container task: failed to open container log: %v", err))
 	}
 	if c.program.StartError != "" {
-		return r.failStart(c, c.program.StartError)
+		return c.failStart(c.program.StartError)
 	}
 	if err := c.writeOutput(); err != nil {
-		return r.failStart(c, err.Error())
+		return c.failStart(err.Error())
 	}
 	c.state = runtimeapi.ContainerState_CONTAINER_RUNNING
 	c.startedAt = time.Now()
 	return nil
 }
 
-// failStart marks a container as failed to start, without an event. The caller holds the lock.
-func (r *Runtime) failStart(c *container, message string) error {
+// failStart marks the container as failed to start, without an event. The caller holds the lock.
+func (c *container) failStart(message string) error {
 	c.state = runtimeapi.ContainerState_CONTAINER_EXITED
 	c.finishedAt = time.Now()
 	c.exitCode = startErrorCode
@@ -284,21 +261,21 @@ func (r *Runtime) failStart(c *container, message string) error {
 }
 
 func (s *runtimeService) StopContainer(ctx context.Context, req *runtimeapi.StopContainerRequest) (*runtimeapi.StopContainerResponse, error) {
-	s.mu.Lock()
-	c := s.containers.all[req.ContainerId]
+	s.runtime.mu.Lock()
+	c := s.runtime.containers.all[req.ContainerId]
 	alive := c != nil && c.alive()
-	s.mu.Unlock()
+	s.runtime.mu.Unlock()
 	if !alive {
 		return &runtimeapi.StopContainerResponse{}, nil
 	}
 	if req.Timeout > 0 {
-		if err := s.signalStop(c); err != nil {
+		if err := s.runtime.processes.signalStop(c); err != nil {
 			return nil, err
 		}
 		timer := time.NewTimer(time.Duration(req.Timeout) * time.Second)
 		defer timer.Stop()
 		select {
-		case <-c.gone:
+		case <-c.exited:
 			return &runtimeapi.StopContainerResponse{}, nil
 		case <-timer.C:
 		case <-ctx.Done():
@@ -307,9 +284,9 @@ func (s *runtimeService) StopContainer(ctx context.Context, req *runtimeapi.Stop
 			return nil, errShutdown
 		}
 	}
-	s.kill(c)
+	s.runtime.processes.kill(c)
 	select {
-	case <-c.gone:
+	case <-c.exited:
 		return &runtimeapi.StopContainerResponse{}, nil
 	case <-ctx.Done():
 		return nil, status.FromContextError(ctx.Err()).Err()
@@ -318,21 +295,10 @@ func (s *runtimeService) StopContainer(ctx context.Context, req *runtimeapi.Stop
 	}
 }
 
-// kill sends SIGKILL and does not wait.
-func (r *Runtime) kill(c *container) {
-	if !r.begin() {
-		return
-	}
-	go func() {
-		defer r.running.Done()
-		r.exit(c, killedCode, "")
-	}()
-}
-
 func (s *runtimeService) RemoveContainer(_ context.Context, req *runtimeapi.RemoveContainerRequest) (*runtimeapi.RemoveContainerResponse, error) {
 	if c, err := s.container(req.ContainerId); err == nil {
-		s.exit(c, killedCode, "")
-		s.removeContainer(c)
+		s.runtime.processes.exit(c, killedCode, "")
+		s.runtime.removeContainer(c)
 	}
 	return &runtimeapi.RemoveContainerResponse{}, nil
 }
@@ -344,15 +310,15 @@ func (r *Runtime) removeContainer(c *container) {
 	ran := !c.startedAt.IsZero()
 	r.mu.Unlock()
 	if ran {
-		r.wait(c.exitTold)
+		r.life.wait(c.exitPublished)
 	}
 	r.mu.Lock()
 	_, present := r.containers.all[c.id]
 	r.containers.remove(c.id)
 	delete(c.sandbox.containers, c.id)
-	delete(r.names, c.name)
+	r.names.release(c.name)
 	r.mu.Unlock()
 	if present {
-		r.publish(runtimeapi.ContainerEventType_CONTAINER_DELETED_EVENT, c.id, c.sandbox)
+		r.Events.publish(runtimeapi.ContainerEventType_CONTAINER_DELETED_EVENT, c.id, c.sandbox)
 	}
 }

@@ -14,9 +14,9 @@ import (
 )
 
 func (s *runtimeService) ContainerStatus(_ context.Context, req *runtimeapi.ContainerStatusRequest) (*runtimeapi.ContainerStatusResponse, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	c := s.containers.all[req.ContainerId]
+	s.runtime.mu.Lock()
+	defer s.runtime.mu.Unlock()
+	c := s.runtime.containers.all[req.ContainerId]
 	if c == nil {
 		return nil, errContainerNotFound(req.ContainerId)
 	}
@@ -28,10 +28,10 @@ func (s *runtimeService) ContainerStatus(_ context.Context, req *runtimeapi.Cont
 }
 
 func (s *runtimeService) ListContainers(_ context.Context, req *runtimeapi.ListContainersRequest) (*runtimeapi.ListContainersResponse, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	s.runtime.mu.Lock()
+	defer s.runtime.mu.Unlock()
 	resp := &runtimeapi.ListContainersResponse{}
-	for _, c := range s.containers.selected(req.GetFilter().GetLabelSelector()) {
+	for _, c := range s.runtime.containers.selected(req.GetFilter().GetLabelSelector()) {
 		if !c.matches(req.GetFilter()) {
 			continue
 		}
@@ -61,9 +61,9 @@ func (c *container) matches(filter *runtimeapi.ContainerFilter) bool {
 }
 
 func (s *runtimeService) UpdateContainerResources(_ context.Context, req *runtimeapi.UpdateContainerResourcesRequest) (*runtimeapi.UpdateContainerResourcesResponse, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	c := s.containers.all[req.ContainerId]
+	s.runtime.mu.Lock()
+	defer s.runtime.mu.Unlock()
+	c := s.runtime.containers.all[req.ContainerId]
 	if c == nil {
 		return nil, errContainerNotFound(req.ContainerId)
 	}
@@ -79,14 +79,14 @@ func (s *runtimeService) UpdateContainerResources(_ context.Context, req *runtim
 }
 
 func (s *runtimeService) ExecSync(ctx context.Context, req *runtimeapi.ExecSyncRequest) (*runtimeapi.ExecSyncResponse, error) {
-	s.mu.Lock()
-	c := s.containers.all[req.ContainerId]
+	s.runtime.mu.Lock()
+	c := s.runtime.containers.all[req.ContainerId]
 	if c == nil {
-		s.mu.Unlock()
+		s.runtime.mu.Unlock()
 		return nil, errContainerNotFound(req.ContainerId)
 	}
 	state, exec := c.state, c.program.Exec
-	s.mu.Unlock()
+	s.runtime.mu.Unlock()
 	if state != runtimeapi.ContainerState_CONTAINER_RUNNING {
 		return nil, status.Errorf(codes.Unknown, "failed to exec in container: container is in %s state", state)
 	}
@@ -103,9 +103,9 @@ func (s *runtimeService) ExecSync(ctx context.Context, req *runtimeapi.ExecSyncR
 	if result.Err != nil {
 		return nil, result.Err
 	}
-	s.mu.Lock()
+	s.runtime.mu.Lock()
 	killed := c.state != runtimeapi.ContainerState_CONTAINER_RUNNING
-	s.mu.Unlock()
+	s.runtime.mu.Unlock()
 	if killed {
 		return &runtimeapi.ExecSyncResponse{ExitCode: killedCode}, nil
 	}
@@ -126,7 +126,7 @@ func (s *runtimeService) awaitExec(ctx context.Context, c *container, takes, tim
 			return status.Errorf(codes.DeadlineExceeded, "failed to exec in container: timeout %s exceeded: context deadline exceeded", timeout)
 		}
 		return nil
-	case <-c.gone:
+	case <-c.exited:
 		return nil
 	case <-ctx.Done():
 		return status.FromContextError(ctx.Err()).Err()
@@ -136,9 +136,9 @@ func (s *runtimeService) awaitExec(ctx context.Context, c *container, takes, tim
 }
 
 func (s *runtimeService) ReopenContainerLog(_ context.Context, req *runtimeapi.ReopenContainerLogRequest) (*runtimeapi.ReopenContainerLogResponse, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	c := s.containers.all[req.ContainerId]
+	s.runtime.mu.Lock()
+	defer s.runtime.mu.Unlock()
+	c := s.runtime.containers.all[req.ContainerId]
 	if c == nil {
 		return nil, errContainerNotFound(req.ContainerId)
 	}
@@ -146,7 +146,7 @@ func (s *runtimeService) ReopenContainerLog(_ context.Context, req *runtimeapi.R
 		return nil, status.Error(codes.Unknown, "container is not running")
 	}
 	c.closeLog()
-	if err := s.openLog(c); err != nil {
+	if err := c.openLog(s.runtime.config); err != nil {
 		return nil, status.Errorf(codes.Unknown, "failed to reopen container log: %v", err)
 	}
 	return &runtimeapi.ReopenContainerLogResponse{}, nil
@@ -198,9 +198,9 @@ func diskUsage(at int64) *runtimeapi.FilesystemUsage {
 }
 
 func (s *runtimeService) ContainerStats(_ context.Context, req *runtimeapi.ContainerStatsRequest) (*runtimeapi.ContainerStatsResponse, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	c := s.containers.all[req.ContainerId]
+	s.runtime.mu.Lock()
+	defer s.runtime.mu.Unlock()
+	c := s.runtime.containers.all[req.ContainerId]
 	if c == nil {
 		return nil, errContainerNotFound(req.ContainerId)
 	}
@@ -211,11 +211,11 @@ func (s *runtimeService) ContainerStats(_ context.Context, req *runtimeapi.Conta
 }
 
 func (s *runtimeService) ListContainerStats(_ context.Context, req *runtimeapi.ListContainerStatsRequest) (*runtimeapi.ListContainerStatsResponse, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	s.runtime.mu.Lock()
+	defer s.runtime.mu.Unlock()
 	filter := &runtimeapi.ContainerFilter{Id: req.GetFilter().GetId(), PodSandboxId: req.GetFilter().GetPodSandboxId()}
 	resp := &runtimeapi.ListContainerStatsResponse{}
-	for _, c := range s.containers.selected(req.GetFilter().GetLabelSelector()) {
+	for _, c := range s.runtime.containers.selected(req.GetFilter().GetLabelSelector()) {
 		if c.matches(filter) {
 			resp.Stats = append(resp.Stats, c.stats(time.Now()))
 		}

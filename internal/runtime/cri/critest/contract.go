@@ -331,15 +331,6 @@ func (c *contract) exited(id string) *runtimeapi.ContainerStatus {
 	return st
 }
 
-// killedMeanwhile returns the expected exit of a container that was killed while the runtime was
-// down.
-func (c *contract) killedMeanwhile() (code int32, reason string) {
-	if c.ExitsKept {
-		return killedCode, "Error"
-	}
-	return unknownCode, "Unknown"
-}
-
 func (c *contract) wantState(id string, want runtimeapi.ContainerState) {
 	c.Helper()
 	if got := c.status(id).State; got != want {

@@ -154,7 +154,7 @@ var containerContract = []contractTest{
 	{name: "removal of a running container", run: func(c *contract) {
 		id := c.deaf(c.sandbox(), 0)
 		c.remove(id)
-		c.wantSet("containers left", c.listContainers(nil), nil)
+		wantSet(c.T, "containers left", c.listContainers(nil), nil)
 	}},
 	{name: "container lists", run: func(c *contract) {
 		sb := c.sandbox()
@@ -184,7 +184,7 @@ var containerContract = []contractTest{
 			{"other label", &runtimeapi.ContainerFilter{LabelSelector: map[string]string{"io.kubernetes.pod.uid": "other"}}, nil},
 		}
 		for _, test := range tests {
-			c.wantSet("containers by "+test.name, c.listContainers(test.filter), test.want)
+			wantSet(c.T, "containers by "+test.name, c.listContainers(test.filter), test.want)
 		}
 		resp, err := c.Runtime.ListContainers(c.within(), &runtimeapi.ListContainersRequest{Filter: &runtimeapi.ContainerFilter{Id: exited}})
 		c.must("list one container", err)
@@ -198,7 +198,7 @@ var containerContract = []contractTest{
 		sb := c.sandbox()
 		id := c.create(sb, 0, c.Commands.Forever)
 		_, err := c.createAnswer(sb, c.containerConfig(0, c.Commands.Forever))
-		c.wantReserved("a second container of the same name", err, "container")
+		wantReserved(c.T, "a second container of the same name", err, "container")
 		c.create(sb, 1, c.Commands.Forever)
 		c.remove(id)
 		c.create(sb, 0, c.Commands.Forever)
@@ -220,7 +220,7 @@ var containerContract = []contractTest{
 				}
 				_, err := c.createAnswer(sb, config)
 				if err != nil {
-					c.wantReserved("a container right after a cancelled one", err, "container")
+					wantReserved(c.T, "a container right after a cancelled one", err, "container")
 				}
 				return err
 			})

@@ -236,13 +236,13 @@ var eventContract = []contractTest{
 		log.close()
 		lost := c.create(sb, 0, c.Commands.Forever)
 		// From the second event on, containerd detects the closed stream with an even chance.
-		var kept string
+		var newest string
 		for attempt := range uint32(20) {
-			kept = c.create(sb, 1+attempt, c.Commands.Forever)
+			newest = c.create(sb, 1+attempt, c.Commands.Forever)
 		}
 
 		again := c.subscribe()
-		c.await(again, kept, runtimeapi.ContainerEventType_CONTAINER_CREATED_EVENT)
+		c.await(again, newest, runtimeapi.ContainerEventType_CONTAINER_CREATED_EVENT)
 		if events := again.of(lost); len(events) != 0 {
 			c.Errorf("the first event after the end of a stream was replayed: %v", events)
 		}
@@ -271,7 +271,9 @@ func testStalledSubscriber(c *contract) {
 	c.must("open the event stream", err)
 	for range 2 { // the stream is registered now, and not read from here on
 		c.create(sb, 10002, c.Commands.Forever)
-		c.removeMatching(map[string]string{"attempt": "10002"})
+		for _, id := range c.listContainers(&runtimeapi.ContainerFilter{LabelSelector: map[string]string{"attempt": "10002"}}) {
+			c.remove(id)
+		}
 	}
 	if _, err := stream.Recv(); err != nil {
 		c.Fatalf("event stream: %v", err)
@@ -347,14 +349,6 @@ func testStalledSubscriber(c *contract) {
 	c.started(sb, 20000, c.Commands.Forever)
 }
 
-// removeMatching removes the clause's containers with these labels.
-func (c *contract) removeMatching(labels map[string]string) {
-	c.Helper()
-	for _, id := range c.listContainers(&runtimeapi.ContainerFilter{LabelSelector: labels}) {
-		c.remove(id)
-	}
-}
-
 // restartContract covers restarts of the runtime's process.
 var restartContract = []contractTest{
 	{
@@ -371,27 +365,30 @@ var restartContract = []contractTest{
 		run: func(c *contract) {
 			sb := c.sandbox()
 			dies := c.started(sb, 0, c.Commands.Forever)
-			lives := c.started(sb, 1, c.Commands.Forever)
-			before, ip := c.status(lives), c.sandboxStatus(sb).GetNetwork().GetIp()
+			survivor := c.started(sb, 1, c.Commands.Forever)
+			before, ip := c.status(survivor), c.sandboxStatus(sb).GetNetwork().GetIp()
 			log := c.watch()
 			c.Restart(c.T, c.KillContainer(c.T, dies))
 			<-log.ended // its connection broke
 
 			again := c.watch()
 			st := c.exited(dies)
-			code, reason := c.killedMeanwhile()
+			code, reason := int32(unknownCode), "Unknown"
+			if c.ExitsKept {
+				code, reason = killedCode, "Error"
+			}
 			if st.ExitCode != code || st.Reason != reason || st.FinishedAt < st.StartedAt {
 				c.Errorf("killed while the runtime was down: %v, want exit code %d, %s and a finish time", st, code, reason)
 			}
-			after := c.status(lives)
+			after := c.status(survivor)
 			if after.State != runtimeapi.ContainerState_CONTAINER_RUNNING || after.StartedAt != before.StartedAt {
 				c.Errorf("the other container is %v, want running as before", after)
 			}
 			if sbStatus := c.sandboxStatus(sb); sbStatus.State != runtimeapi.PodSandboxState_SANDBOX_READY || sbStatus.GetNetwork().GetIp() != ip {
 				c.Errorf("the sandbox is %v, want ready with the same address", sbStatus)
 			}
-			c.stop(lives, 10)
-			c.await(again, lives, runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT)
+			c.stop(survivor, 10)
+			c.await(again, survivor, runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT)
 			if events := again.of(dies); len(events) != 0 {
 				c.Errorf("events of an exit while the runtime was down: %v", kindNames(events))
 			}

@@ -3,7 +3,9 @@ package critest
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
+	"testing"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -93,16 +95,16 @@ var sandboxContract = []contractTest{
 			{"one label of two", &runtimeapi.PodSandboxFilter{LabelSelector: map[string]string{"io.kubernetes.pod.uid": c.uid, "none": ""}}, nil},
 		}
 		for _, test := range tests {
-			c.wantSet("sandboxes by "+test.name, c.listSandboxes(test.filter), test.want)
+			wantSet(c.T, "sandboxes by "+test.name, c.listSandboxes(test.filter), test.want)
 		}
 	}},
 	{name: "sandbox names", run: func(c *contract) {
 		id := c.sandbox()
 		_, err := c.runAnswer(c.within(), c.sandboxConfig(0))
-		c.wantReserved("a second sandbox of the same name", err, "sandbox")
+		wantReserved(c.T, "a second sandbox of the same name", err, "sandbox")
 		c.stopSandbox(id)
 		_, err = c.runAnswer(c.within(), c.sandboxConfig(0))
-		c.wantReserved("a sandbox with the name of a stopped one", err, "sandbox")
+		wantReserved(c.T, "a sandbox with the name of a stopped one", err, "sandbox")
 		c.removeSandbox(id)
 		c.sandbox()
 	}},
@@ -122,7 +124,7 @@ var sandboxContract = []contractTest{
 				}
 				id, err := c.runAnswer(c.within(), config)
 				if err != nil {
-					c.wantReserved("a sandbox right after a cancelled one", err, "sandbox")
+					wantReserved(c.T, "a sandbox right after a cancelled one", err, "sandbox")
 					return err
 				}
 				c.removeSandbox(id)
@@ -143,7 +145,7 @@ var sandboxContract = []contractTest{
 		c.removeSandbox(sb)
 		_, err := c.Runtime.ContainerStatus(c.within(), &runtimeapi.ContainerStatusRequest{ContainerId: id})
 		c.wantCode("status of a container in a removed sandbox", err, codes.NotFound)
-		c.wantSet("sandboxes left", c.listSandboxes(nil), nil)
+		wantSet(c.T, "sandboxes left", c.listSandboxes(nil), nil)
 	}},
 	{name: "stop of a sandbox in use", run: func(c *contract) {
 		sb := c.sandbox()
@@ -196,27 +198,18 @@ var sandboxContract = []contractTest{
 }
 
 // wantReserved checks the rejection of a reserved name.
-func (c *contract) wantReserved(what string, err error, kind string) {
-	c.Helper()
+func wantReserved(t *testing.T, what string, err error, kind string) {
+	t.Helper()
 	if status.Code(err) != codes.FailedPrecondition || !strings.Contains(err.Error(), "failed to reserve "+kind+" name") || !strings.Contains(err.Error(), "is reserved for") {
-		c.Errorf("%s: %v, want FailedPrecondition, the name being reserved", what, err)
+		t.Errorf("%s: %v, want FailedPrecondition, the name being reserved", what, err)
 	}
 }
 
 // wantSet compares two lists regardless of order.
-func (c *contract) wantSet(what string, got, want []string) {
-	c.Helper()
-	seen := map[string]int{}
-	for _, id := range want {
-		seen[id]++
-	}
-	for _, id := range got {
-		seen[id]--
-	}
-	for _, n := range seen {
-		if n != 0 {
-			c.Errorf("%s: %v, want %v", what, got, want)
-			return
-		}
+func wantSet(t *testing.T, what string, got, want []string) {
+	t.Helper()
+	got, want = slices.Sorted(slices.Values(got)), slices.Sorted(slices.Values(want))
+	if !slices.Equal(got, want) {
+		t.Errorf("%s: %v, want %v", what, got, want)
 	}
 }

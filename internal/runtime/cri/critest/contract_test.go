@@ -51,9 +51,9 @@ func fakeExec(command []string) critest.ExecResult {
 func TestContract(t *testing.T) {
 	critest.RunContractInBubbles(t, func(t *testing.T) critest.Target {
 		r := critest.Start(t, critest.WithImages(testImage), critest.WithLogs("/"))
-		r.SetProgramFunc(fakeProgram)
-		r.SetLatency("RunPodSandbox", 30*time.Millisecond)
-		r.SetLatency("CreateContainer", 5*time.Millisecond)
+		r.Programs.SetFunc(fakeProgram)
+		r.Calls.SetLatency("RunPodSandbox", 30*time.Millisecond)
+		r.Calls.SetLatency("CreateContainer", 5*time.Millisecond)
 		c := connect(t, r)
 		return critest.Target{
 			Runtime:    c.RuntimeServiceClient,

@@ -125,7 +125,7 @@ func (c *container) copied() Container {
 func (r *Runtime) Find(ref string) (Container, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	c := r.find(ref)
+	c := find(r.containers, ref)
 	if c == nil {
 		return Container{}, false
 	}
@@ -133,13 +133,13 @@ func (r *Runtime) Find(ref string) (Container, bool) {
 }
 
 // find returns the newest container for a reference, or nil. The caller holds the lock.
-func (r *Runtime) find(ref string) *container {
-	if c := r.containers.all[ref]; c != nil {
+func find(containers shelf[*container], ref string) *container {
+	if c := containers.all[ref]; c != nil {
 		return c
 	}
 	var newest *container
-	for _, id := range slices.Sorted(maps.Keys(r.containers.all)) {
-		c := r.containers.all[id]
+	for _, id := range slices.Sorted(maps.Keys(containers.all)) {
+		c := containers.all[id]
 		if !slices.Contains(c.references(), ref) {
 			continue
 		}
@@ -152,8 +152,8 @@ func (r *Runtime) find(ref string) *container {
 
 // findRunning returns the container for a reference, which must be running. The caller holds the
 // lock.
-func (r *Runtime) findRunning(ref string) (*container, error) {
-	c := r.find(ref)
+func findRunning(containers shelf[*container], ref string) (*container, error) {
+	c := find(containers, ref)
 	switch {
 	case c == nil:
 		return nil, fmt.Errorf("no container %q", ref)
@@ -165,10 +165,10 @@ func (r *Runtime) findRunning(ref string) (*container, error) {
 
 // findSandbox returns the newest sandbox for a reference: an ID, a pod's UID, "pod" or
 // "namespace/pod". The caller holds the lock.
-func (r *Runtime) findSandbox(ref string) (*sandbox, error) {
+func findSandbox(sandboxes shelf[*sandbox], ref string) (*sandbox, error) {
 	var newest *sandbox
-	for _, id := range slices.Sorted(maps.Keys(r.sandboxes.all)) {
-		sb := r.sandboxes.all[id]
+	for _, id := range slices.Sorted(maps.Keys(sandboxes.all)) {
+		sb := sandboxes.all[id]
 		m := sb.config.Metadata
 		if !slices.Contains([]string{sb.id, m.Uid, m.Name, m.Namespace + "/" + m.Name}, ref) {
 			continue
@@ -196,12 +196,12 @@ func (r *Runtime) OOM(ref string) error {
 
 func (r *Runtime) end(ref string, exitCode int32, reason string) error {
 	r.mu.Lock()
-	c, err := r.findRunning(ref)
+	c, err := findRunning(r.containers, ref)
 	r.mu.Unlock()
 	if err != nil {
 		return fmt.Errorf("kill: %w", err)
 	}
-	r.exit(c, exitCode, reason)
+	r.processes.exit(c, exitCode, reason)
 	return nil
 }
 
@@ -210,7 +210,7 @@ func (r *Runtime) end(ref string, exitCode int32, reason string) error {
 // NamespaceOption).
 func (r *Runtime) KillSandbox(ref string) error {
 	r.mu.Lock()
-	sb, err := r.findSandbox(ref)
+	sb, err := findSandbox(r.sandboxes, ref)
 	if err == nil && sb.state != runtimeapi.PodSandboxState_SANDBOX_READY {
 		err = fmt.Errorf("sandbox %q is in %s state", ref, sb.state)
 	}
@@ -218,11 +218,11 @@ func (r *Runtime) KillSandbox(ref string) error {
 		r.mu.Unlock()
 		return fmt.Errorf("kill sandbox: %w", err)
 	}
-	containers := r.inSandbox(sb)
+	containers := sb.sorted()
 	r.mu.Unlock()
 	for _, c := range containers {
 		if c.config.GetLinux().GetSecurityContext().GetNamespaceOptions().GetPid() == runtimeapi.NamespaceMode_POD {
-			r.exit(c, killedCode, "")
+			r.processes.exit(c, killedCode, "")
 		}
 	}
 	r.mu.Lock()
@@ -235,7 +235,7 @@ func (r *Runtime) KillSandbox(ref string) error {
 func (r *Runtime) LoseAddress(ref string) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	sb, err := r.findSandbox(ref)
+	sb, err := findSandbox(r.sandboxes, ref)
 	if err != nil {
 		return fmt.Errorf("lose address: %w", err)
 	}
@@ -264,20 +264,20 @@ func (r *Runtime) PodAt(ip string) (name string, ok bool) {
 func (r *Runtime) RemoveBehindBack(ref string) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if c := r.find(ref); c != nil {
+	if c := find(r.containers, ref); c != nil {
 		r.forget(c)
 		return nil
 	}
-	sb, err := r.findSandbox(ref)
+	sb, err := findSandbox(r.sandboxes, ref)
 	if err != nil {
 		return fmt.Errorf("remove: no container or sandbox %q", ref)
 	}
-	for _, c := range r.inSandbox(sb) {
+	for _, c := range sb.sorted() {
 		r.forget(c)
 	}
 	r.sandboxes.remove(sb.id)
 	r.takeAddress(sb)
-	delete(r.names, sb.name)
+	r.names.release(sb.name)
 	return nil
 }
 
@@ -287,12 +287,12 @@ func (r *Runtime) forget(c *container) {
 		c.state = runtimeapi.ContainerState_CONTAINER_EXITED
 		c.disarm()
 		c.closeLog()
-		close(c.gone) // a StopContainer in progress returns
-		close(c.exitTold)
+		close(c.exited) // a StopContainer in progress returns
+		close(c.exitPublished)
 	}
 	r.containers.remove(c.id)
 	delete(c.sandbox.containers, c.id)
-	delete(r.names, c.name)
+	r.names.release(c.name)
 }
 
 // MakeUnknown moves a running container to CONTAINER_UNKNOWN without an event, like a runtime that
@@ -301,7 +301,7 @@ func (r *Runtime) forget(c *container) {
 func (r *Runtime) MakeUnknown(ref string) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	c, err := r.findRunning(ref)
+	c, err := findRunning(r.containers, ref)
 	if err != nil {
 		return fmt.Errorf("make unknown: %w", err)
 	}

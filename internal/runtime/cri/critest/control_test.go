@@ -107,10 +107,10 @@ func TestUnknownContainer(t *testing.T) {
 func TestEventTrouble(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, c, sb, id, events := running(t)
-		r.LoseEvents(1)
+		r.Events.Lose(1)
 		c.create(sb, "lost", 0)
 		told := c.create(sb, "told", 0)
-		r.PublishEvent(&runtimeapi.ContainerEventResponse{ContainerId: id, ContainerEventType: runtimeapi.ContainerEventType_CONTAINER_STARTED_EVENT})
+		r.Events.Send(&runtimeapi.ContainerEventResponse{ContainerId: id, ContainerEventType: runtimeapi.ContainerEventType_CONTAINER_STARTED_EVENT})
 		want := []string{told[:4] + " CONTAINER_CREATED_EVENT", id[:4] + " CONTAINER_STARTED_EVENT"}
 		if diff := cmp.Diff(want, kinds(events)); diff != "" {
 			t.Errorf("events (-want +got):\n%s", diff)
@@ -119,7 +119,7 @@ func TestEventTrouble(t *testing.T) {
 		stream, err := c.GetContainerEvents(t.Context(), &runtimeapi.GetEventsRequest{})
 		must(t, err)
 		synctest.Wait()
-		r.BreakStreams(status.Error(codes.Internal, "scripted"))
+		r.Events.BreakStreams(status.Error(codes.Internal, "scripted"))
 		_, err = stream.Recv()
 		code(t, err, codes.Internal)
 		if _, open := <-events; open {
@@ -187,8 +187,8 @@ func TestLog(t *testing.T) {
 func TestCloseEndsEverything(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, c, _, id, _ := running(t)
-		r.SetProgram("main", critest.Program{IgnoresStop: true})
-		r.Hang("Version", 1)
+		r.Programs.Set("main", critest.Program{IgnoresStop: true})
+		r.Calls.Hang("Version", 1)
 		done := make(chan error, 2)
 		go func() {
 			_, err := c.Version(t.Context(), &runtimeapi.VersionRequest{})

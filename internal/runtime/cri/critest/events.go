@@ -60,7 +60,7 @@ func (q *eventQueue) open() *subscriber {
 
 func (q *eventQueue) run() {
 	var subscribers []*subscriber
-	var kept []*runtimeapi.ContainerEventResponse
+	var stored []*runtimeapi.ContainerEventResponse
 	defer func() {
 		for _, s := range subscribers {
 			close(s.events)
@@ -71,15 +71,15 @@ func (q *eventQueue) run() {
 		case <-q.done:
 			return
 		case s := <-q.subscribe:
-			for _, event := range fresh(kept, time.Now()) {
+			for _, event := range fresh(stored, time.Now()) {
 				q.deliver(s, event)
 			}
-			kept = nil
+			stored = nil
 			subscribers = append(subscribers, s)
 		case event := <-q.publish:
 			subscribers = open(subscribers)
 			if len(subscribers) == 0 {
-				kept = append(fresh(kept, time.Now()), event)
+				stored = append(fresh(stored, time.Now()), event)
 			}
 			for _, s := range subscribers {
 				q.deliver(s, event)
@@ -120,20 +120,17 @@ func fresh(events []*runtimeapi.ContainerEventResponse, now time.Time) []*runtim
 // GetContainerEvents streams events. Like containerd it waits for the next event and not for the
 // client: a disconnected client is noticed when an event is sent to it.
 func (s *runtimeService) GetContainerEvents(req *runtimeapi.GetEventsRequest, stream grpc.ServerStreamingServer[runtimeapi.ContainerEventResponse]) error {
-	call := s.record("GetContainerEvents", req)
+	call := s.runtime.Calls.record("GetContainerEvents", req)
 	err := s.streamEvents(req, stream)
-	s.finish(call, err)
+	s.runtime.Calls.finish(call, err)
 	return err
 }
 
 func (s *runtimeService) streamEvents(req *runtimeapi.GetEventsRequest, stream grpc.ServerStreamingServer[runtimeapi.ContainerEventResponse]) error {
-	s.mu.Lock()
-	offered := s.config.withEvents
-	s.mu.Unlock()
-	if !offered {
+	if !s.runtime.Events.isOffered() {
 		return errUnimplemented("GetContainerEvents")
 	}
-	if _, err := s.before(stream.Context(), s.serving, "GetContainerEvents", req); err != nil {
+	if _, err := s.runtime.Calls.before(stream.Context(), s.serving, "GetContainerEvents", req); err != nil {
 		return err
 	}
 	sub := s.serving.events.open()
@@ -141,7 +138,7 @@ func (s *runtimeService) streamEvents(req *runtimeapi.GetEventsRequest, stream g
 		return errShutdown
 	}
 	defer close(sub.closed)
-	broken := s.streamsBroken()
+	broken := s.runtime.Events.broken()
 	for {
 		select {
 		case <-broken.done:
@@ -157,76 +154,105 @@ func (s *runtimeService) streamEvents(req *runtimeapi.GetEventsRequest, stream g
 	}
 }
 
+// Events publishes the events of a runtime.
+type Events struct {
+	mu       *sync.Mutex // the runtime's
+	life     *lifetime
+	offered  bool        // GetContainerEvents is implemented; guarded by mu
+	queue    *eventQueue // guarded by mu; nil while the runtime is down
+	lose     int         // number of events to be dropped; guarded by mu
+	script   EventScript // guarded by mu; nil: every event is delivered once, at once
+	breakage *breakage   // guarded by mu
+}
+
+// SetOffered enables GetContainerEvents, or makes it Unimplemented, from the next stream on, as
+// after the installation of another version of the runtime.
+func (e *Events) SetOffered(offered Offered) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.offered = bool(offered)
+}
+
+// Offered is whether a runtime has a feature.
+type Offered bool
+
+func (e *Events) isOffered() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.offered
+}
+
 // breakage closes the open event streams.
 type breakage struct {
 	done chan struct{}
 	err  error // set before done is closed
 }
 
-func (r *Runtime) streamsBroken() *breakage {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.breakage
+func (e *Events) broken() *breakage {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.breakage
 }
 
 // BreakStreams closes the open event streams with an error; the runtime keeps running.
-func (r *Runtime) BreakStreams(err error) {
-	r.mu.Lock()
-	old := r.breakage
+func (e *Events) BreakStreams(err error) {
+	e.mu.Lock()
+	old := e.breakage
 	old.err = err
-	r.breakage = &breakage{done: make(chan struct{})}
-	r.mu.Unlock()
+	e.breakage = &breakage{done: make(chan struct{})}
+	e.mu.Unlock()
 	close(old.done)
 }
 
-// LoseEvents drops the next n events.
-func (r *Runtime) LoseEvents(n int) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.lose = n
+// Lose drops the next n events.
+func (e *Events) Lose(n int) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.lose = n
 }
 
-// PublishEvent publishes an event from the test, such as one about an unknown ID, or a duplicate or
+// Send publishes an event from the test, such as one about an unknown ID, or a duplicate or
 // late one. It blocks as every publisher does while a subscriber is behind, and does nothing while
 // the runtime is down.
-func (r *Runtime) PublishEvent(event *runtimeapi.ContainerEventResponse) {
-	r.mu.Lock()
-	s := r.serving
-	r.mu.Unlock()
-	if s != nil {
-		s.events.send(event)
+func (e *Events) Send(event *runtimeapi.ContainerEventResponse) {
+	e.mu.Lock()
+	queue := e.queue
+	e.mu.Unlock()
+	if queue != nil {
+		queue.send(event)
 	}
 }
 
 // notice is an event to be delivered to the subscribers.
 type notice struct {
-	runtime *Runtime
-	queue   *eventQueue
-	event   *runtimeapi.ContainerEventResponse
-	script  EventScript // nil: once, without delay
+	mu     *sync.Mutex
+	life   *lifetime
+	queue  *eventQueue
+	event  *runtimeapi.ContainerEventResponse
+	script EventScript // nil: once, without delay
 }
 
-// noticeOf returns the event of a container, or of the sandbox itself if id is its ID. It returns
+// notice returns the event of a container, or of the sandbox itself if id is its ID. It returns
 // nil if no event is to be published. The caller holds the lock.
-func (r *Runtime) noticeOf(kind runtimeapi.ContainerEventType, id string, sb *sandbox) *notice {
-	if r.serving == nil || !r.config.withEvents {
+func (e *Events) notice(kind runtimeapi.ContainerEventType, id string, sb *sandbox) *notice {
+	if e.queue == nil || !e.offered {
 		return nil
 	}
-	if r.lose > 0 {
-		r.lose--
+	if e.lose > 0 {
+		e.lose--
 		return nil
 	}
-	return &notice{r, r.serving.events, &runtimeapi.ContainerEventResponse{
+	return &notice{e.mu, e.life, e.queue, &runtimeapi.ContainerEventResponse{
 		ContainerId:        id,
 		ContainerEventType: kind,
 		CreatedAt:          time.Now().UnixNano(),
 		PodSandboxStatus:   sb.status(),
-		ContainersStatuses: r.statusesOf(sb),
-	}, r.script}
+		ContainersStatuses: sb.containerStatuses(),
+	}, e.script}
 }
 
-// give passes the event to the queue; it blocks while a subscriber is behind.
-func (n *notice) give() {
+// publish passes the event to the queue; it blocks while a subscriber is behind.
+func (n *notice) publish() {
 	switch {
 	case n == nil:
 	case n.script == nil:
@@ -237,17 +263,9 @@ func (n *notice) give() {
 }
 
 // publish publishes an event with the present state.
-func (r *Runtime) publish(kind runtimeapi.ContainerEventType, id string, sb *sandbox) {
-	r.mu.Lock()
-	n := r.noticeOf(kind, id, sb)
-	r.mu.Unlock()
-	n.give()
-}
-
-// wait waits for a channel to be closed, or for the runtime to be closed.
-func (r *Runtime) wait(closed <-chan struct{}) {
-	select {
-	case <-closed:
-	case <-r.done:
-	}
+func (e *Events) publish(kind runtimeapi.ContainerEventType, id string, sb *sandbox) {
+	e.mu.Lock()
+	n := e.notice(kind, id, sb)
+	e.mu.Unlock()
+	n.publish()
 }

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -18,7 +19,8 @@ import (
 // imageService is the gRPC service of the image store.
 type imageService struct {
 	runtimeapi.UnimplementedImageServiceServer
-	*Runtime
+	images *Images
+	done   <-chan struct{} // closed when the runtime is closed
 }
 
 // Image describes an image in the store or in a registry.
@@ -108,16 +110,23 @@ func digest(text string) string {
 	return "sha256:" + hex.EncodeToString(sum[:])
 }
 
-// AddImage adds an image to the store and returns its ID, as loading it from a file does: the image
-// has no repository digest. The ID depends on the name only.
-func (r *Runtime) AddImage(i Image) (id string) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.addImage(i).id
+// Images are the images of a runtime, and of the registry that it pulls from.
+type Images struct {
+	mu       *sync.Mutex              // the runtime's
+	byID     map[string]*image        // guarded by mu
+	registry map[string]RegistryImage // guarded by mu
 }
 
-// addImage adds an image without digests. The caller holds the lock.
-func (r *Runtime) addImage(i Image) *image {
+// Add adds an image to the store and returns its ID, as loading it from a file does: the image
+// has no repository digest. The ID depends on the name only.
+func (im *Images) Add(i Image) (id string) {
+	im.mu.Lock()
+	defer im.mu.Unlock()
+	return im.add(i).id
+}
+
+// add adds an image without digests. The caller holds the lock.
+func (im *Images) add(i Image) *image {
 	name := normalizeImage(i.Name)
 	if i.Size == 0 {
 		i.Size = 1 << 20
@@ -128,13 +137,13 @@ func (r *Runtime) addImage(i Image) *image {
 	} else {
 		added.tags = []string{name}
 	}
-	r.images[added.id] = added
+	im.byID[added.id] = added
 	return added
 }
 
 // addPulled adds an image with its registry digest. The caller holds the lock.
-func (r *Runtime) addPulled(i Image) *image {
-	added := r.addImage(i)
+func (im *Images) addPulled(i Image) *image {
+	added := im.add(i)
 	if len(added.digests) == 0 {
 		name := added.tags[0]
 		added.digests = []string{repository(name) + "@" + digest("manifest of "+name)}
@@ -144,25 +153,25 @@ func (r *Runtime) addPulled(i Image) *image {
 
 // AddToRegistry adds an image to the registry that PullImage uses. Pulls of other images fail with
 // NotFound.
-func (r *Runtime) AddToRegistry(i RegistryImage) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.registry[normalizeImage(i.Name)] = i
+func (im *Images) AddToRegistry(i RegistryImage) {
+	im.mu.Lock()
+	defer im.mu.Unlock()
+	im.registry[normalizeImage(i.Name)] = i
 }
 
-// findImage returns an image by ID, tag or digest, or nil. The caller holds the lock.
-func (r *Runtime) findImage(name string) *image {
+// find returns an image by ID, tag or digest, or nil. The caller holds the lock.
+func (im *Images) find(name string) *image {
 	if name == "" {
 		return nil
 	}
-	if i := r.images[name]; i != nil {
+	if i := im.byID[name]; i != nil {
 		return i
 	}
-	if i := r.images["sha256:"+name]; i != nil {
+	if i := im.byID["sha256:"+name]; i != nil {
 		return i
 	}
 	full := normalizeImage(name)
-	for _, i := range r.images {
+	for _, i := range im.byID {
 		if slices.Contains(i.tags, full) || slices.Contains(i.digests, full) {
 			return i
 		}
@@ -170,12 +179,12 @@ func (r *Runtime) findImage(name string) *image {
 	return nil
 }
 
-// Images returns the names of the images in the store, sorted.
-func (r *Runtime) Images() []string {
-	r.mu.Lock()
-	defer r.mu.Unlock()
+// Names returns the names of the images in the store, sorted.
+func (im *Images) Names() []string {
+	im.mu.Lock()
+	defer im.mu.Unlock()
 	var names []string
-	for _, i := range r.images {
+	for _, i := range im.byID {
 		names = append(names, i.tags...)
 		if len(i.tags) == 0 {
 			names = append(names, i.digests...)
@@ -187,19 +196,19 @@ func (r *Runtime) Images() []string {
 
 // ListImages returns all images: like containerd it ignores the filter.
 func (s *imageService) ListImages(context.Context, *runtimeapi.ListImagesRequest) (*runtimeapi.ListImagesResponse, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	s.images.mu.Lock()
+	defer s.images.mu.Unlock()
 	resp := &runtimeapi.ListImagesResponse{}
-	for _, id := range slices.Sorted(maps.Keys(s.images)) {
-		resp.Images = append(resp.Images, s.images[id].message())
+	for _, id := range slices.Sorted(maps.Keys(s.images.byID)) {
+		resp.Images = append(resp.Images, s.images.byID[id].message())
 	}
 	return resp, nil
 }
 
 func (s *imageService) ImageStatus(_ context.Context, req *runtimeapi.ImageStatusRequest) (*runtimeapi.ImageStatusResponse, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	i := s.findImage(req.GetImage().GetImage())
+	s.images.mu.Lock()
+	defer s.images.mu.Unlock()
+	i := s.images.find(req.GetImage().GetImage())
 	if i == nil {
 		return &runtimeapi.ImageStatusResponse{}, nil
 	}
@@ -212,9 +221,9 @@ func (s *imageService) ImageStatus(_ context.Context, req *runtimeapi.ImageStatu
 
 func (s *imageService) PullImage(ctx context.Context, req *runtimeapi.PullImageRequest) (*runtimeapi.PullImageResponse, error) {
 	full := normalizeImage(req.GetImage().GetImage())
-	s.mu.Lock()
-	remote, ok := s.registry[full]
-	s.mu.Unlock()
+	s.images.mu.Lock()
+	remote, ok := s.images.registry[full]
+	s.images.mu.Unlock()
 	if !ok {
 		return nil, status.Errorf(codes.NotFound, "failed to pull and unpack image %q: failed to resolve image: %s: not found", full, full)
 	}
@@ -237,25 +246,25 @@ func (s *imageService) PullImage(ctx context.Context, req *runtimeapi.PullImageR
 			return nil, err
 		}
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return &runtimeapi.PullImageResponse{ImageRef: s.addPulled(remote.Image).id}, nil
+	s.images.mu.Lock()
+	defer s.images.mu.Unlock()
+	return &runtimeapi.PullImageResponse{ImageRef: s.images.addPulled(remote.Image).id}, nil
 }
 
 func (s *imageService) RemoveImage(_ context.Context, req *runtimeapi.RemoveImageRequest) (*runtimeapi.RemoveImageResponse, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if i := s.findImage(req.GetImage().GetImage()); i != nil {
-		delete(s.images, i.id)
+	s.images.mu.Lock()
+	defer s.images.mu.Unlock()
+	if i := s.images.find(req.GetImage().GetImage()); i != nil {
+		delete(s.images.byID, i.id)
 	}
 	return &runtimeapi.RemoveImageResponse{}, nil
 }
 
 func (s *imageService) ImageFsInfo(context.Context, *runtimeapi.ImageFsInfoRequest) (*runtimeapi.ImageFsInfoResponse, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	s.images.mu.Lock()
+	defer s.images.mu.Unlock()
 	usage := diskUsage(time.Now().UnixNano())
-	for _, i := range s.images {
+	for _, i := range s.images.byID {
 		usage.UsedBytes.Value += i.Size
 	}
 	return &runtimeapi.ImageFsInfoResponse{

@@ -9,8 +9,8 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// logPath returns the client's path of a container's log.
-func (r *Runtime) logPath(c *container) string {
+// clientLogPath returns the client's path of the container's log.
+func (c *container) clientLogPath() string {
 	if dir := c.sandbox.config.LogDirectory; dir != "" {
 		return filepath.Join(dir, c.config.LogPath)
 	}
@@ -20,11 +20,11 @@ func (r *Runtime) logPath(c *container) string {
 // openLog opens a container's log for appending; it does nothing without [WithLogs] or without a
 // log path. As in containerd a missing directory is created. The caller holds the lock: opening a
 // file for appending does not block.
-func (r *Runtime) openLog(c *container) error {
-	if !r.config.logs || c.logPath == "" {
+func (c *container) openLog(cfg config) error {
+	if !cfg.logs || c.logPath == "" {
 		return nil
 	}
-	path := filepath.Join("/", r.config.logRoot, c.logPath)
+	path := filepath.Join("/", cfg.logRoot, c.logPath)
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return err
 	}
@@ -69,7 +69,7 @@ func (c *container) writeOutput() error {
 func (r *Runtime) Log(ref string, stream runtimeapi.LogStreamType, line string) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	c, err := r.findRunning(ref)
+	c, err := findRunning(r.containers, ref)
 	if err != nil {
 		return fmt.Errorf("log: %w", err)
 	}

@@ -24,7 +24,6 @@ type config struct {
 	handlers     []*runtimeapi.RuntimeHandler
 	features     *runtimeapi.RuntimeFeatures
 	cgroupDriver *runtimeapi.CgroupDriver // nil: RuntimeConfig is Unimplemented
-	withEvents   bool
 	withStreams  bool
 	withTasks    bool
 	logs         bool
@@ -46,13 +45,12 @@ func defaultConfig() config {
 		},
 		features:     &runtimeapi.RuntimeFeatures{SupplementalGroupsPolicy: true, UserNamespacesHostNetwork: true},
 		cgroupDriver: runtimeapi.CgroupDriver_CGROUPFS.Enum(),
-		withEvents:   true,
 		withTasks:    true,
 	}
 }
 
 // WithoutEvents makes GetContainerEvents Unimplemented, as in runtimes without events.
-func WithoutEvents() Option { return func(r *Runtime) { r.config.withEvents = false } }
+func WithoutEvents() Option { return func(r *Runtime) { r.Events.offered = false } }
 
 // WithoutListedTimes makes lists of sandboxes report the year 1754, which is the zero time in
 // nanoseconds: containerd does so after a restart for sandboxes of external controllers. The status
@@ -62,17 +60,6 @@ func WithoutListedTimes() Option { return func(r *Runtime) { r.config.timesLost 
 // WithStreamedLists enables StreamPodSandboxes and StreamContainers, in parts of [StreamedPart]
 // elements.
 func WithStreamedLists() Option { return func(r *Runtime) { r.config.withStreams = true } }
-
-// SetEvents enables GetContainerEvents, or makes it Unimplemented, from the next stream on, as
-// after the installation of another version of the runtime.
-func (r *Runtime) SetEvents(offered Offered) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.config.withEvents = bool(offered)
-}
-
-// Offered is whether a runtime has a feature.
-type Offered bool
 
 // WithoutRuntimeConfig makes RuntimeConfig Unimplemented, as in older runtimes.
 func WithoutRuntimeConfig() Option { return func(r *Runtime) { r.config.cgroupDriver = nil } }
@@ -98,11 +85,11 @@ func WithFeatures(features *runtimeapi.RuntimeFeatures) Option {
 	return func(r *Runtime) { r.config.features = features }
 }
 
-// WithImages adds images to the store, as AddImage does.
+// WithImages adds images to the store, as [Images.Add] does.
 func WithImages(names ...string) Option {
 	return func(r *Runtime) {
 		for _, name := range names {
-			r.AddImage(Image{Name: name})
+			r.Images.Add(Image{Name: name})
 		}
 	}
 }
@@ -115,14 +102,6 @@ func WithLogs(root string) Option {
 		r.config.logs = true
 		r.config.logRoot = root
 	}
-}
-
-// SetLatency makes each call of a method (such as "RunPodSandbox") take at least d before its
-// work is done.
-func (r *Runtime) SetLatency(method string, d time.Duration) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.latency[method] = d
 }
 
 // SetCondition changes a condition of Status, such as RuntimeReady or NetworkReady. While

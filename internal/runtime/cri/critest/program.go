@@ -1,6 +1,7 @@
 package critest
 
 import (
+	"sync"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -58,87 +59,101 @@ func ExitsAfter(d time.Duration, code int32) Program {
 // FailsToStart returns a program that cannot be started.
 func FailsToStart(message string) Program { return Program{StartError: message} }
 
-// SetProgram sets the program of containers by reference: "container", "pod/container" or
+// Programs are the programs of containers.
+type Programs struct {
+	mu          *sync.Mutex                                       // the runtime's
+	byReference map[string]Program                                // guarded by mu; by image or by container reference
+	choose      func(*runtimeapi.ContainerConfig) (Program, bool) // guarded by mu
+}
+
+// Set sets the program of containers by reference: "container", "pod/container" or
 // "namespace/pod/container"; the most specific one is used. It applies to later starts and precedes
 // programs of images.
-func (r *Runtime) SetProgram(ref string, p Program) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.programs[ref] = p
+func (ps *Programs) Set(ref string, p Program) {
+	ps.mu.Lock()
+	defer ps.mu.Unlock()
+	ps.byReference[ref] = p
 }
 
-// SetImageProgram sets the program of the containers of an image, for later starts.
-func (r *Runtime) SetImageProgram(name string, p Program) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.programs[imageProgram(normalizeImage(name))] = p
+// SetImage sets the program of the containers of an image, for later starts.
+func (ps *Programs) SetImage(name string, p Program) {
+	ps.mu.Lock()
+	defer ps.mu.Unlock()
+	ps.byReference[imageProgram(normalizeImage(name))] = p
 }
 
-// SetProgramFunc sets a function that selects the program of containers without SetProgram, for
+// SetFunc sets a function that selects the program of containers without a program of Set, for
 // later starts. If it returns false, the image's program is used. The function must not call
 // methods of the runtime.
-func (r *Runtime) SetProgramFunc(f func(*runtimeapi.ContainerConfig) (Program, bool)) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.programFor = f
+func (ps *Programs) SetFunc(f func(*runtimeapi.ContainerConfig) (Program, bool)) {
+	ps.mu.Lock()
+	defer ps.mu.Unlock()
+	ps.choose = f
 }
 
 // imageProgram is the key of an image's program; no container reference contains a space.
 func imageProgram(name string) string { return "image " + name }
 
-// program returns the program of a container. The caller holds the lock.
-func (r *Runtime) program(c *container) Program {
+// of returns the program of a container. The caller holds the lock.
+func (ps *Programs) of(c *container) Program {
 	for _, ref := range c.references() {
-		if p, ok := r.programs[ref]; ok {
+		if p, ok := ps.byReference[ref]; ok {
 			return p
 		}
 	}
-	if r.programFor != nil {
-		if p, ok := r.programFor(c.config); ok {
+	if ps.choose != nil {
+		if p, ok := ps.choose(c.config); ok {
 			return p
 		}
 	}
 	for _, tag := range c.image.tags {
-		if p, ok := r.programs[imageProgram(tag)]; ok {
+		if p, ok := ps.byReference[imageProgram(tag)]; ok {
 			return p
 		}
 	}
 	return Forever()
 }
 
+// processes are the processes of the running containers.
+type processes struct {
+	mu     *sync.Mutex // the runtime's
+	life   *lifetime
+	events *Events
+}
+
 // arm starts the program's timers. The caller holds the lock.
-func (r *Runtime) arm(c *container) {
-	if r.closed || c.state != runtimeapi.ContainerState_CONTAINER_RUNNING {
+func (p processes) arm(c *container) {
+	if p.life.closed || c.state != runtimeapi.ContainerState_CONTAINER_RUNNING {
 		return
 	}
 	if c.program.Exits {
-		c.end = r.exitAfter(c, c.program.After, c.program.Code)
+		c.timers.exit = p.exitAfter(c, c.program.After, c.program.Code)
 	}
 	if c.program.OutputEvery > 0 {
-		c.writing = time.AfterFunc(c.program.OutputEvery, func() { r.writeAgain(c) })
+		c.timers.output = time.AfterFunc(c.program.OutputEvery, func() { p.writeAgain(c) })
 	}
 }
 
 // writeAgain writes the program's output and resets the timer.
-func (r *Runtime) writeAgain(c *container) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.closed || !c.alive() {
+func (p processes) writeAgain(c *container) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.life.closed || !c.alive() {
 		return
 	}
 	if err := c.writeOutput(); err == nil { // like a process that stops writing after an error
-		c.writing.Reset(c.program.OutputEvery)
+		c.timers.output.Reset(c.program.OutputEvery)
 	}
 }
 
 // exitAfter makes a container exit after d.
-func (r *Runtime) exitAfter(c *container, d time.Duration, code int32) *time.Timer {
+func (p processes) exitAfter(c *container, d time.Duration, code int32) *time.Timer {
 	return time.AfterFunc(d, func() {
-		if !r.begin() {
+		if !p.life.begin() {
 			return
 		}
-		defer r.running.Done()
-		r.exit(c, code, "")
+		defer p.life.running.Done()
+		p.exit(c, code, "")
 	})
 }
 
@@ -147,7 +162,7 @@ const instantExit = time.Millisecond
 
 // disarm stops the container's timers. The caller holds the runtime's lock.
 func (c *container) disarm() {
-	for _, timer := range []*time.Timer{c.end, c.stopping, c.writing} {
+	for _, timer := range []*time.Timer{c.timers.exit, c.timers.stop, c.timers.output} {
 		if timer != nil {
 			timer.Stop()
 		}
@@ -155,24 +170,24 @@ func (c *container) disarm() {
 }
 
 // signalStop sends the stop signal, if it is valid.
-func (r *Runtime) signalStop(c *container) error {
+func (p processes) signalStop(c *container) error {
 	if signal := c.program.NoStopSignal; signal != "" && c.config.StopSignal == runtimeapi.Signal_RUNTIME_DEFAULT {
 		return status.Errorf(codes.Unknown, "failed to parse stop signal %q: invalid signal: %s", signal, signal)
 	}
 	if !harmless(c.stopSignal()) {
-		r.terminate(c)
+		p.terminate(c)
 	}
 	return nil
 }
 
 // terminate sends a signal that terminates a process by default.
-func (r *Runtime) terminate(c *container) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.closed || c.state != runtimeapi.ContainerState_CONTAINER_RUNNING || c.program.IgnoresStop || c.stopping != nil {
+func (p processes) terminate(c *container) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.life.closed || c.state != runtimeapi.ContainerState_CONTAINER_RUNNING || c.program.IgnoresStop || c.timers.stop != nil {
 		return
 	}
-	c.stopping = r.exitAfter(c, c.program.StopDelay, c.program.StopCode)
+	c.timers.stop = p.exitAfter(c, c.program.StopDelay, c.program.StopCode)
 }
 
 // harmless reports whether a signal does not terminate a process by default.
@@ -185,16 +200,27 @@ func harmless(signal runtimeapi.Signal) bool {
 	}
 }
 
+// kill sends SIGKILL and does not wait.
+func (p processes) kill(c *container) {
+	if !p.life.begin() {
+		return
+	}
+	go func() {
+		defer p.life.running.Done()
+		p.exit(c, killedCode, "")
+	}()
+}
+
 // exit terminates a container that is alive and notifies subscribers; it reports whether the
 // container was alive. An empty reason is derived from the code.
-func (r *Runtime) exit(c *container, code int32, reason string) bool {
-	r.mu.Lock()
+func (p processes) exit(c *container, code int32, reason string) bool {
+	p.mu.Lock()
 	if !c.alive() {
-		r.mu.Unlock()
+		p.mu.Unlock()
 		return false
 	}
 	switch {
-	case r.serving == nil:
+	case p.events.queue == nil:
 		c.unseen = true
 		code, reason = unknownCode, "Unknown"
 	case c.state == runtimeapi.ContainerState_CONTAINER_UNKNOWN:
@@ -211,14 +237,14 @@ func (r *Runtime) exit(c *container, code int32, reason string) bool {
 	c.reason = reason
 	c.disarm()
 	c.closeLog()
-	n := r.noticeOf(runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT, c.id, c.sandbox)
-	r.mu.Unlock()
-	close(c.gone)
+	n := p.events.notice(runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT, c.id, c.sandbox)
+	p.mu.Unlock()
+	close(c.exited)
 
 	// STARTED of a container always precedes its STOPPED.
-	r.wait(c.announced)
-	n.give()
-	close(c.exitTold)
+	p.life.wait(c.announced)
+	n.publish()
+	close(c.exitPublished)
 	return true
 }
 

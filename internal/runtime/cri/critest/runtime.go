@@ -2,8 +2,6 @@ package critest
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"fmt"
 	"net"
 	"sync"
@@ -12,9 +10,7 @@ import (
 
 	tasksapi "github.com/containerd/containerd/api/services/tasks/v1"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
-	"google.golang.org/grpc/status"
 	"google.golang.org/grpc/test/bufconn"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
@@ -29,31 +25,23 @@ const maxMessage = 16 << 20
 
 // Runtime is a fake container runtime. Create it by New, or by Start in a test.
 type Runtime struct {
-	mu         sync.Mutex
-	config     config
-	serving    *serving // nil while the runtime is down
-	closed     bool
-	ids        int
-	names      map[string]string // reserved name → id
-	sandboxes  shelf[*sandbox]
-	addressed  map[string]*sandbox // by IP
-	containers shelf[*container]
-	images     map[string]*image // by id
-	registry   map[string]RegistryImage
-	programs   map[string]Program // by image or by container reference
-	programFor func(*runtimeapi.ContainerConfig) (Program, bool)
-	conditions map[string]*runtimeapi.RuntimeCondition
-	latency    map[string]time.Duration
-	faults     []*Fault
-	calls      []*Call
-	stalled    chan struct{} // closed when the stall is released; nil if not stalled
-	lose       int           // number of events to be dropped
-	script     EventScript   // nil: every event is delivered once, at once
-	addresses  int           // number of assigned pod addresses
-	breakage   *breakage
+	Calls    *Calls
+	Events   *Events
+	Programs *Programs
+	Images   *Images
 
-	done    chan struct{}  // closed by Close
-	running sync.WaitGroup // exits and name releases in progress
+	config    config
+	life      *lifetime
+	processes processes
+
+	mu         sync.Mutex // guards the fields below, and the state of Events, Programs and Images
+	serving    *serving   // nil while the runtime is down
+	names      *names
+	sandboxes  shelf[*sandbox]
+	containers shelf[*container]
+	conditions map[string]*runtimeapi.RuntimeCondition
+	addressed  map[string]*sandbox // by IP
+	addresses  int                 // number of assigned pod addresses
 }
 
 // serving is one run of the runtime's process, between two restarts.
@@ -68,19 +56,19 @@ type serving struct {
 // New returns a runtime that is not serving yet.
 func New(opts ...Option) *Runtime {
 	r := &Runtime{
+		Calls:      &Calls{latency: map[string]time.Duration{}},
 		config:     defaultConfig(),
-		names:      map[string]string{},
 		sandboxes:  newShelf[*sandbox](),
 		addressed:  map[string]*sandbox{},
 		containers: newShelf[*container](),
-		images:     map[string]*image{},
-		registry:   map[string]RegistryImage{},
-		programs:   map[string]Program{},
-		latency:    map[string]time.Duration{},
 		conditions: map[string]*runtimeapi.RuntimeCondition{},
-		breakage:   &breakage{done: make(chan struct{})},
-		done:       make(chan struct{}),
 	}
+	r.life = &lifetime{mu: &r.mu, done: make(chan struct{})}
+	r.names = &names{mu: &r.mu, life: r.life, holders: map[string]string{}}
+	r.Events = &Events{mu: &r.mu, life: r.life, offered: true, breakage: &breakage{done: make(chan struct{})}}
+	r.Programs = &Programs{mu: &r.mu, byReference: map[string]Program{}}
+	r.Images = &Images{mu: &r.mu, byID: map[string]*image{}, registry: map[string]RegistryImage{}}
+	r.processes = processes{mu: &r.mu, life: r.life, events: r.Events}
 	for _, condition := range []string{runtimeapi.RuntimeReady, runtimeapi.NetworkReady} {
 		r.conditions[condition] = &runtimeapi.RuntimeCondition{Type: condition, Status: true}
 	}
@@ -118,24 +106,24 @@ func (r *Runtime) Serve() error {
 		grpc.MaxSendMsgSize(maxMessage),
 		grpc.WaitForHandlers(true),
 		grpc.UnaryInterceptor(func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
-			return r.intercept(ctx, s, req, info, handler)
+			return r.Calls.intercept(ctx, s, req, info, handler)
 		}),
 	)
-	runtimeapi.RegisterRuntimeServiceServer(s.server, &runtimeService{Runtime: r, serving: s})
-	runtimeapi.RegisterImageServiceServer(s.server, &imageService{Runtime: r})
+	runtimeapi.RegisterRuntimeServiceServer(s.server, &runtimeService{runtime: r, serving: s})
+	runtimeapi.RegisterImageServiceServer(s.server, &imageService{images: r.Images, done: r.life.done})
 	if r.config.withTasks {
-		tasksapi.RegisterTasksServer(s.server, &taskService{Runtime: r, serving: s})
+		tasksapi.RegisterTasksServer(s.server, &taskService{runtime: r, serving: s})
 	}
 
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	switch {
-	case r.closed:
+	case r.life.closed:
 		return fmt.Errorf("serve: the runtime is closed")
 	case r.serving != nil:
 		return fmt.Errorf("serve: the runtime is serving already")
 	}
-	r.serving = s
+	r.serving, r.Events.queue = s, s.events
 	for _, c := range r.containers.all {
 		if c.unseen { // the runtime detects the exit now
 			c.unseen = false
@@ -182,7 +170,7 @@ func (r *Runtime) Connect(t testing.TB, opts ...grpc.DialOption) *grpc.ClientCon
 func (r *Runtime) Down() {
 	r.mu.Lock()
 	s := r.serving
-	r.serving = nil
+	r.serving, r.Events.queue = nil, nil
 	r.mu.Unlock()
 	if s == nil {
 		return
@@ -191,7 +179,9 @@ func (r *Runtime) Down() {
 	s.events.close()
 	s.server.Stop()
 	s.finished.Wait()
-	r.releaseUnusedNames()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.names.releaseUnused(func(id string) bool { return r.sandboxes.all[id] != nil || r.containers.all[id] != nil })
 }
 
 // Restart restarts the runtime's process: Down, and after the given time Serve, with the
@@ -202,7 +192,7 @@ func (r *Runtime) Restart(down time.Duration) error {
 	defer timer.Stop()
 	select {
 	case <-timer.C:
-	case <-r.done:
+	case <-r.life.done:
 	}
 	return r.Serve()
 }
@@ -210,11 +200,11 @@ func (r *Runtime) Restart(down time.Duration) error {
 // Close stops everything and returns when no goroutine of the runtime is left. Idempotent.
 func (r *Runtime) Close() {
 	r.mu.Lock()
-	first := !r.closed
-	r.closed = true
+	first := !r.life.closed
+	r.life.closed = true
 	r.mu.Unlock()
 	if first {
-		close(r.done)
+		close(r.life.done)
 	}
 	r.Down()
 	r.mu.Lock()
@@ -223,65 +213,5 @@ func (r *Runtime) Close() {
 		c.closeLog()
 	}
 	r.mu.Unlock()
-	r.running.Wait()
-}
-
-// begin registers work that Close waits for; it returns false if the runtime is closed.
-func (r *Runtime) begin() bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.closed {
-		return false
-	}
-	r.running.Add(1)
-	return true
-}
-
-// newID returns a new ID of 64 hex digits. IDs are deterministic. The caller holds the lock.
-func (r *Runtime) newID() string {
-	r.ids++
-	sum := sha256.Sum256(fmt.Appendf(nil, "critest %d", r.ids))
-	return hex.EncodeToString(sum[:])
-}
-
-// reserve reserves a name for an ID, or returns an error that names the holder, with containerd's
-// hint for the kind. The caller holds the lock.
-func (r *Runtime) reserve(kind, name, id, hint string) error {
-	if holder, taken := r.names[name]; taken {
-		return status.Errorf(codes.FailedPrecondition, "failed to reserve %s name %q%s: name %q is reserved for %q", kind, name, hint, name, holder)
-	}
-	r.names[name] = id
-	return nil
-}
-
-// releaseLater releases a name after NameReservation, like the cleanup of a cancelled call.
-func (r *Runtime) releaseLater(name, id string) {
-	if !r.begin() {
-		return
-	}
-	go func() {
-		defer r.running.Done()
-		timer := time.NewTimer(NameReservation)
-		defer timer.Stop()
-		select {
-		case <-timer.C:
-		case <-r.done:
-		}
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		if r.names[name] == id {
-			delete(r.names, name)
-		}
-	}()
-}
-
-// releaseUnusedNames drops the reservations that belong to no sandbox or container.
-func (r *Runtime) releaseUnusedNames() {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for name, id := range r.names {
-		if r.sandboxes.all[id] == nil && r.containers.all[id] == nil {
-			delete(r.names, name)
-		}
-	}
+	r.life.running.Wait()
 }

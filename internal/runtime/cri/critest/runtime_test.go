@@ -21,7 +21,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 func TestLifecycleAndEvents(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := critest.Start(t, critest.WithImages(testImage))
-		r.SetProgram("web/main", critest.ExitsAfter(time.Hour, 3))
+		r.Programs.Set("web/main", critest.ExitsAfter(time.Hour, 3))
 		c := connect(t, r)
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
@@ -83,7 +83,7 @@ func TestStopSignal(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				r := critest.Start(t, critest.WithImages(testImage))
-				r.SetImageProgram(testImage, tt.program)
+				r.Programs.SetImage(testImage, tt.program)
 				c := connect(t, r)
 				id := c.create(c.sandbox("web"), "main", 0)
 				c.start(id)
@@ -243,7 +243,7 @@ func TestRestart(t *testing.T) {
 func TestCancelledCallKeepsName(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := critest.Start(t, critest.WithImages(testImage))
-		r.SetLatency("RunPodSandbox", 70*time.Millisecond)
+		r.Calls.SetLatency("RunPodSandbox", 70*time.Millisecond)
 		c := connect(t, r)
 		run := func(ctx context.Context) error {
 			_, err := c.RunPodSandbox(ctx, &runtimeapi.RunPodSandboxRequest{Config: sandboxConfig("web", 0)})
@@ -272,13 +272,13 @@ func TestFaults(t *testing.T) {
 		script func(*critest.Runtime)
 		want   []codes.Code
 	}{
-		{"next two", func(r *critest.Runtime) { r.Fail("Version", 2, unavailable) }, []codes.Code{codes.Unavailable, codes.Unavailable, codes.OK}},
-		{"third", func(r *critest.Runtime) { r.FailNth("Version", 3, unavailable) }, []codes.Code{codes.OK, codes.OK, codes.Unavailable, codes.OK}},
-		{"other method", func(r *critest.Runtime) { r.Fail("Status", 1, unavailable) }, []codes.Code{codes.OK}},
-		{"hang", func(r *critest.Runtime) { r.Hang("Version", 1) }, []codes.Code{codes.DeadlineExceeded, codes.OK}},
-		{"always", func(r *critest.Runtime) { r.Fail("", -1, unavailable) }, []codes.Code{codes.Unavailable, codes.Unavailable, codes.Unavailable}},
-		{"cleared", func(r *critest.Runtime) { r.Fail("Version", 1, unavailable); r.ClearFaults() }, []codes.Code{codes.OK}},
-		{"stall", func(r *critest.Runtime) { time.AfterFunc(90*time.Second, r.Stall()) }, []codes.Code{codes.DeadlineExceeded, codes.OK}},
+		{"next two", func(r *critest.Runtime) { r.Calls.Fail("Version", 2, unavailable) }, []codes.Code{codes.Unavailable, codes.Unavailable, codes.OK}},
+		{"third", func(r *critest.Runtime) { r.Calls.FailNth("Version", 3, unavailable) }, []codes.Code{codes.OK, codes.OK, codes.Unavailable, codes.OK}},
+		{"other method", func(r *critest.Runtime) { r.Calls.Fail("Status", 1, unavailable) }, []codes.Code{codes.OK}},
+		{"hang", func(r *critest.Runtime) { r.Calls.Hang("Version", 1) }, []codes.Code{codes.DeadlineExceeded, codes.OK}},
+		{"always", func(r *critest.Runtime) { r.Calls.Fail("", -1, unavailable) }, []codes.Code{codes.Unavailable, codes.Unavailable, codes.Unavailable}},
+		{"cleared", func(r *critest.Runtime) { r.Calls.Fail("Version", 1, unavailable); r.Calls.ClearFaults() }, []codes.Code{codes.OK}},
+		{"stall", func(r *critest.Runtime) { time.AfterFunc(90*time.Second, r.Calls.Stall()) }, []codes.Code{codes.DeadlineExceeded, codes.OK}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -295,7 +295,7 @@ func TestFaults(t *testing.T) {
 				if diff := cmp.Diff(tt.want, got); diff != "" {
 					t.Errorf("answers (-want +got):\n%s", diff)
 				}
-				if n := r.CallCount("Version"); n != len(tt.want) {
+				if n := r.Calls.Count("Version"); n != len(tt.want) {
 					t.Errorf("%d calls counted, want %d", n, len(tt.want))
 				}
 			})
@@ -308,7 +308,7 @@ func TestFailAfterWork(t *testing.T) {
 		r := critest.Start(t, critest.WithImages(testImage))
 		c := connect(t, r)
 		sb := c.sandbox("web")
-		r.FailAfterWork("CreateContainer", 1, status.Error(codes.DeadlineExceeded, "scripted"))
+		r.Calls.FailAfterWork("CreateContainer", 1, status.Error(codes.DeadlineExceeded, "scripted"))
 		_, err := c.CreateContainer(t.Context(), &runtimeapi.CreateContainerRequest{PodSandboxId: sb, Config: containerConfig("main", 0)})
 		code(t, err, codes.DeadlineExceeded)
 		if got := r.ContainersOf("web-uid"); len(got) != 1 {
@@ -320,8 +320,8 @@ func TestFailAfterWork(t *testing.T) {
 func TestPull(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := critest.Start(t)
-		r.AddToRegistry(critest.RegistryImage{Image: critest.Image{Name: "nginx"}, Latency: 3 * time.Second})
-		r.AddToRegistry(critest.RegistryImage{Image: critest.Image{Name: "down.example/x:1"}, Err: critest.ErrRegistryUnavailable})
+		r.Images.AddToRegistry(critest.RegistryImage{Image: critest.Image{Name: "nginx"}, Latency: 3 * time.Second})
+		r.Images.AddToRegistry(critest.RegistryImage{Image: critest.Image{Name: "down.example/x:1"}, Err: critest.ErrRegistryUnavailable})
 		c := connect(t, r)
 		pull := func(name string) (string, error) {
 			resp, err := c.image.PullImage(t.Context(), &runtimeapi.PullImageRequest{Image: &runtimeapi.ImageSpec{Image: name}})

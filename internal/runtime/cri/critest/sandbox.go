@@ -1,6 +1,7 @@
 package critest
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -17,7 +18,7 @@ import (
 // runtimeService is the gRPC service of the runtime during one run of its process.
 type runtimeService struct {
 	runtimeapi.UnimplementedRuntimeServiceServer
-	*Runtime
+	runtime *Runtime
 	serving *serving
 }
 
@@ -30,8 +31,25 @@ type sandbox struct {
 	ip        string // empty in the host network and after the stop
 	createdAt time.Time
 	// containers in the sandbox, by ID; guarded by the runtime's lock.
-	containers map[string]*container
-	endTold    chan struct{} // closed when STOPPED has been published
+	containers   map[string]*container
+	endPublished chan struct{} // closed when STOPPED has been published
+}
+
+// sorted returns the containers of a sandbox, oldest first. The caller holds the runtime's lock.
+func (sb *sandbox) sorted() []*container {
+	return slices.SortedFunc(maps.Values(sb.containers), func(a, b *container) int {
+		return cmp.Or(a.createdAt.Compare(b.createdAt), strings.Compare(a.id, b.id))
+	})
+}
+
+// containerStatuses returns the statuses of a sandbox's containers. The caller holds the runtime's
+// lock.
+func (sb *sandbox) containerStatuses() []*runtimeapi.ContainerStatus {
+	var statuses []*runtimeapi.ContainerStatus
+	for _, c := range sb.sorted() {
+		statuses = append(statuses, c.status())
+	}
+	return statuses
 }
 
 func sandboxName(m *runtimeapi.PodSandboxMetadata) string {
@@ -67,24 +85,24 @@ func (s *runtimeService) RunPodSandbox(ctx context.Context, req *runtimeapi.RunP
 		return nil, status.Error(codes.Unknown, "sandbox config must include metadata")
 	}
 	config := proto.CloneOf(req.Config)
-	sb := &sandbox{name: sandboxName(config.Metadata), config: config, handler: req.RuntimeHandler, containers: map[string]*container{}, endTold: make(chan struct{})}
+	sb := &sandbox{name: sandboxName(config.Metadata), config: config, handler: req.RuntimeHandler, containers: map[string]*container{}, endPublished: make(chan struct{})}
 
-	s.mu.Lock()
-	sb.id = s.newID()
-	err := s.reserve("sandbox", sb.name, sb.id, "")
-	s.mu.Unlock()
+	s.runtime.mu.Lock()
+	sb.id = s.runtime.names.newID()
+	err := s.runtime.names.reserve("sandbox", sb.name, sb.id, "")
+	s.runtime.mu.Unlock()
 	if err != nil {
 		return nil, err
 	}
-	if err := s.work(ctx, s.serving, "RunPodSandbox"); err != nil {
-		s.releaseLater(sb.name, sb.id)
+	if err := s.runtime.Calls.work(ctx, s.serving, "RunPodSandbox"); err != nil {
+		s.runtime.names.releaseLater(sb.name, sb.id)
 		return nil, err
 	}
-	if err := s.startSandbox(sb); err != nil {
+	if err := s.runtime.startSandbox(sb); err != nil {
 		return nil, err
 	}
-	s.publish(runtimeapi.ContainerEventType_CONTAINER_CREATED_EVENT, sb.id, sb)
-	s.publish(runtimeapi.ContainerEventType_CONTAINER_STARTED_EVENT, sb.id, sb)
+	s.runtime.Events.publish(runtimeapi.ContainerEventType_CONTAINER_CREATED_EVENT, sb.id, sb)
+	s.runtime.Events.publish(runtimeapi.ContainerEventType_CONTAINER_STARTED_EVENT, sb.id, sb)
 	return &runtimeapi.RunPodSandboxResponse{PodSandboxId: sb.id}, nil
 }
 
@@ -97,10 +115,10 @@ func (r *Runtime) startSandbox(sb *sandbox) error {
 	network := r.conditions[runtimeapi.NetworkReady]
 	switch {
 	case sb.handler != "" && !known:
-		delete(r.names, sb.name)
+		r.names.release(sb.name)
 		return status.Errorf(codes.Unknown, "unable to get OCI runtime for sandbox %q: no runtime for %q is configured", sb.id, sb.handler)
 	case !sb.hostNetwork() && !network.Status:
-		delete(r.names, sb.name)
+		r.names.release(sb.name)
 		return status.Errorf(codes.Unknown, "failed to setup network for sandbox %q: %s", sb.id, network.Message)
 	}
 	sb.state = runtimeapi.PodSandboxState_SANDBOX_READY
@@ -115,11 +133,11 @@ func (r *Runtime) startSandbox(sb *sandbox) error {
 }
 
 func (s *runtimeService) StopPodSandbox(ctx context.Context, req *runtimeapi.StopPodSandboxRequest) (*runtimeapi.StopPodSandboxResponse, error) {
-	s.mu.Lock()
-	sb := s.sandboxes.all[req.PodSandboxId]
-	s.mu.Unlock()
+	s.runtime.mu.Lock()
+	sb := s.runtime.sandboxes.all[req.PodSandboxId]
+	s.runtime.mu.Unlock()
 	if sb != nil {
-		s.stopSandbox(sb)
+		s.runtime.stopSandbox(sb)
 	}
 	return &runtimeapi.StopPodSandboxResponse{}, nil
 }
@@ -128,11 +146,11 @@ func (s *runtimeService) StopPodSandbox(ctx context.Context, req *runtimeapi.Sto
 // asynchronously. Idempotent.
 func (r *Runtime) stopSandbox(sb *sandbox) {
 	r.mu.Lock()
-	containers := slices.DeleteFunc(r.inSandbox(sb), func(c *container) bool { return !c.alive() })
+	containers := slices.DeleteFunc(sb.sorted(), func(c *container) bool { return !c.alive() })
 	r.mu.Unlock()
 	for _, c := range containers {
-		r.kill(c)
-		r.wait(c.gone)
+		r.processes.kill(c)
+		r.life.wait(c.exited)
 	}
 	r.mu.Lock()
 	r.endSandbox(sb)
@@ -143,48 +161,51 @@ func (r *Runtime) stopSandbox(sb *sandbox) {
 // endSandbox makes a sandbox NOTREADY and notifies subscribers asynchronously, after the exits of
 // its containers. The caller holds the lock.
 func (r *Runtime) endSandbox(sb *sandbox) {
-	if sb.state != runtimeapi.PodSandboxState_SANDBOX_READY || r.closed {
+	if sb.state != runtimeapi.PodSandboxState_SANDBOX_READY || r.life.closed {
 		return
 	}
 	sb.state = runtimeapi.PodSandboxState_SANDBOX_NOTREADY
-	n := r.noticeOf(runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT, sb.id, sb)
-	containers := slices.DeleteFunc(r.inSandbox(sb), func(c *container) bool { return c.startedAt.IsZero() || c.alive() })
-	r.running.Go(func() {
+	n := r.Events.notice(runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT, sb.id, sb)
+	containers := slices.DeleteFunc(sb.sorted(), func(c *container) bool { return c.startedAt.IsZero() || c.alive() })
+	r.life.running.Go(func() {
 		for _, c := range containers {
-			r.wait(c.exitTold)
+			r.life.wait(c.exitPublished)
 		}
-		n.give()
-		close(sb.endTold)
+		n.publish()
+		close(sb.endPublished)
 	})
 }
 
 func (s *runtimeService) RemovePodSandbox(ctx context.Context, req *runtimeapi.RemovePodSandboxRequest) (*runtimeapi.RemovePodSandboxResponse, error) {
-	s.mu.Lock()
-	sb := s.sandboxes.all[req.PodSandboxId]
-	s.mu.Unlock()
+	s.runtime.mu.Lock()
+	sb := s.runtime.sandboxes.all[req.PodSandboxId]
+	s.runtime.mu.Unlock()
 	if sb == nil {
 		return &runtimeapi.RemovePodSandboxResponse{}, nil
 	}
-	s.stopSandbox(sb)
-	s.wait(sb.endTold)
-	for _, c := range s.containersOf(sb) {
-		s.removeContainer(c)
+	s.runtime.stopSandbox(sb)
+	s.runtime.life.wait(sb.endPublished)
+	s.runtime.mu.Lock()
+	containers := sb.sorted()
+	s.runtime.mu.Unlock()
+	for _, c := range containers {
+		s.runtime.removeContainer(c)
 	}
-	s.mu.Lock()
-	_, present := s.sandboxes.all[sb.id]
-	s.sandboxes.remove(sb.id)
-	delete(s.names, sb.name)
-	s.mu.Unlock()
+	s.runtime.mu.Lock()
+	_, present := s.runtime.sandboxes.all[sb.id]
+	s.runtime.sandboxes.remove(sb.id)
+	s.runtime.names.release(sb.name)
+	s.runtime.mu.Unlock()
 	if present {
-		s.publish(runtimeapi.ContainerEventType_CONTAINER_DELETED_EVENT, sb.id, sb)
+		s.runtime.Events.publish(runtimeapi.ContainerEventType_CONTAINER_DELETED_EVENT, sb.id, sb)
 	}
 	return &runtimeapi.RemovePodSandboxResponse{}, nil
 }
 
 func (s *runtimeService) PodSandboxStatus(_ context.Context, req *runtimeapi.PodSandboxStatusRequest) (*runtimeapi.PodSandboxStatusResponse, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	sb := s.sandboxes.all[req.PodSandboxId]
+	s.runtime.mu.Lock()
+	defer s.runtime.mu.Unlock()
+	sb := s.runtime.sandboxes.all[req.PodSandboxId]
 	if sb == nil {
 		return nil, errSandboxNotFound()
 	}
@@ -196,15 +217,15 @@ func (s *runtimeService) PodSandboxStatus(_ context.Context, req *runtimeapi.Pod
 }
 
 func (s *runtimeService) ListPodSandbox(_ context.Context, req *runtimeapi.ListPodSandboxRequest) (*runtimeapi.ListPodSandboxResponse, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	s.runtime.mu.Lock()
+	defer s.runtime.mu.Unlock()
 	resp := &runtimeapi.ListPodSandboxResponse{}
-	for _, sb := range s.sandboxes.selected(req.GetFilter().GetLabelSelector()) {
+	for _, sb := range s.runtime.sandboxes.selected(req.GetFilter().GetLabelSelector()) {
 		if !sb.matches(req.GetFilter()) {
 			continue
 		}
 		made := sb.createdAt
-		if s.config.timesLost {
+		if s.runtime.config.timesLost {
 			made = time.Time{}
 		}
 		resp.Items = append(resp.Items, &runtimeapi.PodSandbox{
@@ -239,9 +260,9 @@ func selects(selector, labels map[string]string) bool {
 }
 
 func (s *runtimeService) UpdatePodSandboxResources(_ context.Context, req *runtimeapi.UpdatePodSandboxResourcesRequest) (*runtimeapi.UpdatePodSandboxResourcesResponse, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	sb := s.sandboxes.all[req.PodSandboxId]
+	s.runtime.mu.Lock()
+	defer s.runtime.mu.Unlock()
+	sb := s.runtime.sandboxes.all[req.PodSandboxId]
 	if sb == nil {
 		return nil, errSandboxNotFound()
 	}

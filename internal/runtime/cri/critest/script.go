@@ -14,12 +14,12 @@ import (
 // at a time.
 type EventScript func() []time.Duration
 
-// ScriptEvents sets the script for the delivery of events from now on; nil delivers each once, at
+// SetScript sets the script for the delivery of events from now on; nil delivers each once, at
 // once.
-func (r *Runtime) ScriptEvents(script EventScript) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.script = script
+func (e *Events) SetScript(script EventScript) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.script = script
 }
 
 // LosesEvery drops every nth event.
@@ -56,26 +56,26 @@ func Shuffles(random *rand.Rand, most time.Duration) EventScript {
 
 // deliver sends the copies of the event according to its script.
 func (n *notice) deliver() {
-	n.runtime.mu.Lock()
+	n.mu.Lock()
 	delays := n.script()
-	n.runtime.mu.Unlock()
+	n.mu.Unlock()
 	for _, d := range delays {
 		if d <= 0 {
 			n.queue.send(n.event)
 			continue
 		}
-		if !n.runtime.begin() {
+		if !n.life.begin() {
 			return
 		}
 		go func() {
-			defer n.runtime.running.Done()
+			defer n.life.running.Done()
 			timer := time.NewTimer(d)
 			defer timer.Stop()
 			select {
 			case <-timer.C:
 				n.queue.send(n.event)
 			case <-n.queue.done:
-			case <-n.runtime.done:
+			case <-n.life.done:
 			}
 		}()
 	}
@@ -83,7 +83,7 @@ func (n *notice) deliver() {
 
 // Flood publishes perSecond events about the named pods, in rotation, for the given time,
 // regardless of their state. It returns at the end, later if a subscriber is behind.
-func (r *Runtime) Flood(perSecond int, length time.Duration, podUIDs ...string) {
+func (e *Events) Flood(perSecond int, length time.Duration, podUIDs ...string) {
 	const burst = 10 * time.Millisecond
 	end := time.NewTimer(length)
 	defer end.Stop()
@@ -94,13 +94,13 @@ func (r *Runtime) Flood(perSecond int, length time.Duration, podUIDs ...string) 
 		case <-bursts.C:
 		case <-end.C:
 			return
-		case <-r.done:
+		case <-e.life.done:
 			return
 		}
 		for range perSecond / int(time.Second/burst) {
 			uid := podUIDs[sent%len(podUIDs)]
 			sent++
-			r.PublishEvent(&runtimeapi.ContainerEventResponse{
+			e.Send(&runtimeapi.ContainerEventResponse{
 				ContainerId: uid, ContainerEventType: runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT, CreatedAt: time.Now().UnixNano(),
 				PodSandboxStatus: &runtimeapi.PodSandboxStatus{Metadata: &runtimeapi.PodSandboxMetadata{Uid: uid}},
 			})
@@ -138,13 +138,13 @@ func (s *runtimeService) StreamContainers(req *runtimeapi.StreamContainersReques
 }
 
 func (s *runtimeService) streamed(method string, req any, stream grpc.ServerStream, send func() error) error {
-	call := s.record(method, req)
+	call := s.runtime.Calls.record(method, req)
 	err := errUnimplemented(method)
-	if s.config.withStreams {
-		if _, err = s.before(stream.Context(), s.serving, method, req); err == nil {
+	if s.runtime.config.withStreams {
+		if _, err = s.runtime.Calls.before(stream.Context(), s.serving, method, req); err == nil {
 			err = send()
 		}
 	}
-	s.finish(call, err)
+	s.runtime.Calls.finish(call, err)
 	return err
 }

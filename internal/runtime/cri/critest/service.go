@@ -10,19 +10,19 @@ import (
 )
 
 func (s *runtimeService) Version(context.Context, *runtimeapi.VersionRequest) (*runtimeapi.VersionResponse, error) {
-	return proto.CloneOf(s.config.version), nil
+	return proto.CloneOf(s.runtime.config.version), nil
 }
 
 func (s *runtimeService) Status(_ context.Context, req *runtimeapi.StatusRequest) (*runtimeapi.StatusResponse, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	s.runtime.mu.Lock()
+	defer s.runtime.mu.Unlock()
 	resp := &runtimeapi.StatusResponse{
 		Status:          &runtimeapi.RuntimeStatus{},
-		RuntimeHandlers: cloneAll(s.config.handlers),
-		Features:        proto.CloneOf(s.config.features),
+		RuntimeHandlers: cloneAll(s.runtime.config.handlers),
+		Features:        proto.CloneOf(s.runtime.config.features),
 	}
-	for _, condition := range slices.Sorted(maps.Keys(s.conditions)) {
-		resp.Status.Conditions = append(resp.Status.Conditions, proto.CloneOf(s.conditions[condition]))
+	for _, condition := range slices.Sorted(maps.Keys(s.runtime.conditions)) {
+		resp.Status.Conditions = append(resp.Status.Conditions, proto.CloneOf(s.runtime.conditions[condition]))
 	}
 	if req.Verbose {
 		resp.Info = map[string]string{"config": "{}"}
@@ -31,11 +31,11 @@ func (s *runtimeService) Status(_ context.Context, req *runtimeapi.StatusRequest
 }
 
 func (s *runtimeService) RuntimeConfig(context.Context, *runtimeapi.RuntimeConfigRequest) (*runtimeapi.RuntimeConfigResponse, error) {
-	if s.config.cgroupDriver == nil {
+	if s.runtime.config.cgroupDriver == nil {
 		return nil, errUnimplemented("RuntimeConfig")
 	}
 	return &runtimeapi.RuntimeConfigResponse{
-		Linux: &runtimeapi.LinuxRuntimeConfiguration{CgroupDriver: *s.config.cgroupDriver},
+		Linux: &runtimeapi.LinuxRuntimeConfiguration{CgroupDriver: *s.runtime.config.cgroupDriver},
 	}, nil
 }
 

@@ -14,7 +14,7 @@ import (
 // Its calls are recorded, and faults apply, under the names "Kill" and "Wait".
 type taskService struct {
 	tasksapi.UnimplementedTasksServer
-	*Runtime
+	runtime *Runtime
 	serving *serving
 }
 
@@ -23,9 +23,9 @@ func WithoutTasks() Option { return func(r *Runtime) { r.config.withTasks = fals
 
 // alive returns a container that has a process.
 func (s *taskService) alive(id string) (*container, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	c := s.containers.all[id]
+	s.runtime.mu.Lock()
+	defer s.runtime.mu.Unlock()
+	c := s.runtime.containers.all[id]
 	if c == nil || !c.alive() {
 		return nil, status.Errorf(codes.NotFound, "process not found: task %s: not found", id)
 	}
@@ -39,9 +39,9 @@ func (s *taskService) Kill(_ context.Context, req *tasksapi.KillRequest) (*empty
 	}
 	switch unix.Signal(req.Signal) {
 	case unix.SIGKILL:
-		s.kill(c)
+		s.runtime.processes.kill(c)
 	case unix.SIGTERM:
-		s.terminate(c)
+		s.runtime.processes.terminate(c)
 	}
 	return &emptypb.Empty{}, nil
 }
@@ -52,7 +52,7 @@ func (s *taskService) Wait(ctx context.Context, req *tasksapi.WaitRequest) (*tas
 		return nil, err
 	}
 	select {
-	case <-c.gone:
+	case <-c.exited:
 		return &tasksapi.WaitResponse{}, nil
 	case <-ctx.Done():
 		return nil, status.FromContextError(ctx.Err()).Err()

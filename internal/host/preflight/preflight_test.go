@@ -1,4 +1,4 @@
-package embedded
+package preflight
 
 import (
 	"net"
@@ -8,14 +8,14 @@ import (
 	"testing"
 )
 
-func TestCheckHost(t *testing.T) {
+func TestRun(t *testing.T) {
 	l, err := net.Listen("tcp", ":0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer l.Close()
 	port := l.Addr().(*net.TCPAddr).Port
-	checks := CheckHost(HostQuery{Root: t.TempDir() + "/not/yet", Ports: []int{port}})
+	checks := Run(Query{Root: t.TempDir() + "/not/yet", Ports: []int{port}})
 	seen := map[string]bool{}
 	for _, c := range checks {
 		if seen[c.Name] {

@@ -1,4 +1,4 @@
-package embedded
+package preflight
 
 import (
 	"errors"
@@ -36,7 +36,7 @@ func TestFilterBridged(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			root, loads := t.TempDir(), 0
 			write(root, tc.before...)
-			err := filterBridged(root, func(module string) error {
+			err := FilterBridged(root, func(module string) error {
 				loads++
 				if module != "br_netfilter" {
 					t.Errorf("module %s", module)

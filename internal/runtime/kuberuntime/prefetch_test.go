@@ -60,7 +60,7 @@ func TestComputeAhead(t *testing.T) {
 				s.Containers = append(s.Containers, cs)
 			}
 			var got []string
-			for _, a := range computeAhead(p, s, &tt.plan) {
+			for _, a := range computePrefetch(p, s, &tt.plan) {
 				mark := ""
 				if a.BehindInit {
 					mark = "+"
@@ -71,7 +71,7 @@ func TestComputeAhead(t *testing.T) {
 				t.Error(d)
 			}
 			p.DeletionTimestamp = &metav1.Time{}
-			if got := computeAhead(p, s, &tt.plan); got != nil {
+			if got := computePrefetch(p, s, &tt.plan); got != nil {
 				t.Errorf("of a pod that is being deleted: %v", got)
 			}
 		})
@@ -89,7 +89,7 @@ func TestComputeAheadImageVolumes(t *testing.T) {
 		},
 	}}
 	var got []string
-	for _, a := range computeAhead(p, &pod.Status{}, &podActions{CreateSandbox: true, Start: starts("i")}) {
+	for _, a := range computePrefetch(p, &pod.Status{}, &podActions{CreateSandbox: true, Start: starts("i")}) {
 		got = append(got, a.Container.Name+" "+a.Container.Image+" "+string(a.Container.ImagePullPolicy))
 	}
 	if d := cmp.Diff([]string{"a a:1 ", "a model:1 Never"}, got); d != "" {

@@ -1,4 +1,9 @@
-package embedded
+// Package preflight checks what pods require of the host, and fixes some of it.
+//
+// Owns: the checks of "berth check" and their fixes; detection of the host's features and tools.
+// Reads: /proc, /sys and /etc, and the output of host programs.
+// Never: starts or configures a container runtime.
+package preflight
 
 import (
 	"errors"
@@ -30,8 +35,8 @@ const (
 	Missing Result = "missing"
 )
 
-// HostCheck is the result of checking one host requirement of pods.
-type HostCheck struct {
+// Check is the result of checking one host requirement of pods.
+type Check struct {
 	Name   string `json:"name"`
 	Result Result `json:"result"`
 	Found  string `json:"found"`
@@ -39,8 +44,8 @@ type HostCheck struct {
 	Consequence string `json:"consequence,omitempty"`
 }
 
-// HostQuery parametrizes CheckHost.
-type HostQuery struct {
+// Query parametrizes Run.
+type Query struct {
 	// Root is the agent's root directory, whose file system is tested for overlays; it need not
 	// exist.
 	Root string
@@ -48,11 +53,11 @@ type HostQuery struct {
 	Ports []int
 }
 
-// CheckHost checks the host's requirements, in the order in which they are needed. It makes no
-// lasting changes.
-func CheckHost(q HostQuery) []HostCheck {
-	checks := []HostCheck{
-		checkRoot(), checkKernel(), checkCgroups(), checkPodshimsOfHost(), checkOverlay(q.Root), checkPropagation(readFile("/proc/self/mountinfo")), checkSeccomp(), checkHosts("/etc/hosts"), checkFirewall(), checkForwarding(),
+// Run checks the host's requirements, in the order in which they are needed. It makes no lasting
+// changes.
+func Run(q Query) []Check {
+	checks := []Check{
+		checkRoot(), checkKernel(), checkCgroups(), checkPodshimSupport(), checkOverlay(q.Root), checkPropagation(readFile("/proc/self/mountinfo")), checkSeccomp(), checkHosts("/etc/hosts"), checkFirewall(), checkForwarding(),
 		checkForwardPolicy(), checkBridged("/"), checkConntrack(), checkOOM(), checkAppArmor(), checkSELinux(), checkUserNamespaces(), checkPSI(), checkSwap(),
 	}
 	for _, port := range q.Ports {
@@ -61,22 +66,22 @@ func CheckHost(q HostQuery) []HostCheck {
 	return checks
 }
 
-func ok(name, found string) HostCheck { return HostCheck{Name: name, Result: OK, Found: found} }
+func ok(name, found string) Check { return Check{Name: name, Result: OK, Found: found} }
 
-func warn(name, found, consequence string) HostCheck {
-	return HostCheck{Name: name, Result: Warn, Found: found, Consequence: consequence}
+func warn(name, found, consequence string) Check {
+	return Check{Name: name, Result: Warn, Found: found, Consequence: consequence}
 }
 
-func missing(name, found, consequence string) HostCheck {
-	return HostCheck{Name: name, Result: Missing, Found: found, Consequence: consequence}
+func missing(name, found, consequence string) Check {
+	return Check{Name: name, Result: Missing, Found: found, Consequence: consequence}
 }
 
-func checkRoot() HostCheck {
+func checkRoot() Check {
 	const name = "root"
 	if uid := os.Geteuid(); uid != 0 {
 		return missing(name, fmt.Sprintf("user %d", uid), "containers need mounts and namespaces; run berth as root")
 	}
-	if !hasCapability(unix.CAP_SYS_ADMIN) {
+	if !HasCapability(unix.CAP_SYS_ADMIN) {
 		return missing(name, "root without CAP_SYS_ADMIN", "containers need mounts and namespaces; run berth with that capability")
 	}
 	return ok(name, "root")
@@ -85,7 +90,7 @@ func checkRoot() HostCheck {
 // oldestKernel supports pidfds that can be polled without blocking (pidfd_open(2), PIDFD_NONBLOCK).
 var oldestKernel = [2]int{5, 10}
 
-func checkKernel() HostCheck {
+func checkKernel() Check {
 	const name = "kernel"
 	release := readLine("/proc/sys/kernel/osrelease")
 	v, err := kernelVersion(release)
@@ -98,13 +103,7 @@ func checkKernel() HostCheck {
 	return ok(name, release)
 }
 
-// kernelVersion parses the first two numbers of a kernel release.
-func kernelVersion(release string) (v [2]int, err error) {
-	_, err = fmt.Sscanf(release, "%d.%d", &v[0], &v[1])
-	return v, err
-}
-
-func checkPodshimsOfHost() HostCheck {
+func checkPodshimSupport() Check {
 	const name = "podshims"
 	if err := CheckPodshims(); err != nil {
 		return warn(name, "none", "pods are run by shims and runc, which take more CPU and memory: "+err.Error())
@@ -112,7 +111,7 @@ func checkPodshimsOfHost() HostCheck {
 	return ok(name, "they run the pods of berth run (--runtime-handler)")
 }
 
-func checkCgroups() HostCheck {
+func checkCgroups() Check {
 	const name = "cgroups"
 	version, controllers := cgroups.Detect()
 	found := fmt.Sprintf("version %d: %s", version, strings.Join(controllers, " "))
@@ -134,14 +133,14 @@ func checkCgroups() HostCheck {
 	return ok(name, found)
 }
 
-func checkOverlay(root string) HostCheck {
+func checkOverlay(root string) Check {
 	const name = "overlayfs"
 	dir := existing(root)
 	try, err := os.MkdirTemp(dir, ".berth-check-")
 	if err != nil {
 		return warn(name, "not tried: "+err.Error(), "without it each container gets a full copy of its image")
 	}
-	err = tryOverlay(try)
+	err = TryOverlay(try)
 	if err := errors.Join(err, os.RemoveAll(try)); err != nil {
 		return warn(name, err.Error(), "each container gets a full copy of its image, slow and large; put the root directory on ext4 or xfs")
 	}
@@ -149,7 +148,7 @@ func checkOverlay(root string) HostCheck {
 }
 
 // checkPropagation reads the propagation of / from a mount table (proc(5), mountinfo).
-func checkPropagation(mountinfo string) HostCheck {
+func checkPropagation(mountinfo string) Check {
 	const name, remedy = "mount propagation", `; run "mount --make-rshared /"`
 	state := ""
 	for line := range strings.Lines(mountinfo) {
@@ -192,7 +191,7 @@ func existing(dir string) string {
 	return os.TempDir()
 }
 
-func checkSeccomp() HostCheck {
+func checkSeccomp() Check {
 	const name = "seccomp"
 	if actions := readLine("/proc/sys/kernel/seccomp/actions_avail"); actions != "" {
 		return ok(name, actions)
@@ -200,14 +199,14 @@ func checkSeccomp() HostCheck {
 	return warn(name, "not in this kernel", "containers that ask for a seccomp profile (RuntimeDefault, Localhost) do not start")
 }
 
-func checkFirewall() HostCheck {
+func checkFirewall() Check {
 	const name = "nftables or iptables"
-	if backend := detectFirewall(); backend != "" {
+	if backend := DetectFirewall(); backend != "" {
 		return ok(name, backend)
 	}
 	found := "neither nft nor iptables works"
 	for _, tool := range []string{"nft", "iptables"} {
-		if _, err := findTool(tool); err == nil {
+		if _, err := FindTool(tool); err == nil {
 			found = tool + " is installed, but the kernel refuses it"
 		}
 	}
@@ -215,7 +214,7 @@ func checkFirewall() HostCheck {
 }
 
 // checkHosts checks the file that the runtime copies into each pod's sandbox.
-func checkHosts(path string) HostCheck {
+func checkHosts(path string) Check {
 	const name = "/etc/hosts"
 	if _, err := os.Stat(path); err != nil {
 		return missing(name, err.Error(), `no pod starts, as the runtime copies that file; make one with the line "127.0.0.1 localhost"`)
@@ -223,7 +222,7 @@ func checkHosts(path string) HostCheck {
 	return ok(name, "there")
 }
 
-func checkForwarding() HostCheck {
+func checkForwarding() Check {
 	const name = "IPv4 forwarding"
 	if readLine("/proc/sys/net/ipv4/ip_forward") == "1" {
 		return ok(name, "on")
@@ -231,9 +230,9 @@ func checkForwarding() HostCheck {
 	return ok(name, "off; the first pod turns it on")
 }
 
-func checkForwardPolicy() HostCheck {
+func checkForwardPolicy() Check {
 	const name = "forwarding policy"
-	tool, err := findTool("iptables")
+	tool, err := FindTool("iptables")
 	if err != nil {
 		return ok(name, "no iptables that could forbid it")
 	}
@@ -248,31 +247,31 @@ func checkForwardPolicy() HostCheck {
 	return ok(name, "forwarding is allowed")
 }
 
-func checkConntrack() HostCheck {
+func checkConntrack() Check {
 	const name = "conntrack"
 	limit := readLine("/proc/sys/net/netfilter/nf_conntrack_max")
 	if limit == "" {
 		// The module is loaded with the first rule that needs it.
-		if _, err := findTool("modprobe"); err != nil {
+		if _, err := FindTool("modprobe"); err != nil {
 			return warn(name, "not in this kernel", "addresses cannot be translated: host ports fail")
 		}
 		return ok(name, "not loaded yet")
 	}
-	if _, err := findTool("conntrack"); err != nil {
+	if _, err := FindTool("conntrack"); err != nil {
 		return ok(name, "kernel table of "+limit+" entries; the command conntrack, to look at them, is not installed")
 	}
 	return ok(name, "kernel table of "+limit+" entries")
 }
 
-func checkOOM() HostCheck {
+func checkOOM() Check {
 	const name = "CAP_SYS_RESOURCE"
-	if hasCapability(unix.CAP_SYS_RESOURCE) {
+	if HasCapability(unix.CAP_SYS_RESOURCE) {
 		return ok(name, "held")
 	}
 	return warn(name, "not held", "no process can be protected from the OOM killer: Guaranteed pods and containerd are killed like any other")
 }
 
-func checkAppArmor() HostCheck {
+func checkAppArmor() Check {
 	const name = "AppArmor"
 	if readLine("/sys/module/apparmor/parameters/enabled") == "Y" {
 		return ok(name, "enabled")
@@ -280,9 +279,9 @@ func checkAppArmor() HostCheck {
 	return warn(name, "not enabled", "pods that ask for an AppArmor profile are refused")
 }
 
-func checkSELinux() HostCheck {
+func checkSELinux() Check {
 	const name = "SELinux"
-	switch err := labelsContainers(); {
+	switch err := CheckContainerLabels(); {
 	case err == nil:
 		return ok(name, "with --selinux, containers run as "+selinux.ReadLabels("/").Process)
 	case errors.Is(err, errNoSELinux):
@@ -292,7 +291,7 @@ func checkSELinux() HostCheck {
 	}
 }
 
-func checkUserNamespaces() HostCheck {
+func checkUserNamespaces() Check {
 	const name = "user namespaces"
 	limit, err := strconv.Atoi(readLine("/proc/sys/user/max_user_namespaces"))
 	if err != nil || limit == 0 {
@@ -301,7 +300,7 @@ func checkUserNamespaces() HostCheck {
 	return ok(name, fmt.Sprintf("up to %d", limit))
 }
 
-func checkPSI() HostCheck {
+func checkPSI() Check {
 	const name = "pressure stall information"
 	// If PSI is compiled in but disabled, the file exists but cannot be read.
 	if _, err := os.ReadFile("/proc/pressure/cpu"); err != nil {
@@ -310,7 +309,7 @@ func checkPSI() HostCheck {
 	return ok(name, "on")
 }
 
-func checkSwap() HostCheck {
+func checkSwap() Check {
 	const name = "swap"
 	swaps, err := os.ReadFile("/proc/swaps")
 	if n := strings.Count(strings.TrimSpace(string(swaps)), "\n"); err == nil && n > 0 {
@@ -319,7 +318,7 @@ func checkSwap() HostCheck {
 	return ok(name, "none")
 }
 
-func checkPort(port int) HostCheck {
+func checkPort(port int) Check {
 	name := fmt.Sprintf("port %d", port)
 	l, err := net.Listen("tcp", fmt.Sprintf(":%d", port))
 	if errors.Is(err, syscall.EADDRINUSE) {

@@ -1,4 +1,4 @@
-package embedded
+package preflight
 
 import (
 	"context"
@@ -27,7 +27,7 @@ const (
 	sysctlFile  = "/etc/sysctl.d/60-berth.conf"
 )
 
-// Fixer fixes findings of CheckHost that can be fixed without affecting other programs: it loads
+// Fixer fixes findings of Run that can be fixed without affecting other programs: it loads
 // kernel modules and enables forwarding, immediately and, by its own configuration files, after a
 // reboot.
 type Fixer struct {
@@ -43,10 +43,10 @@ type Fixer struct {
 // NewFixer returns a Fixer of this host.
 func NewFixer() Fixer {
 	return Fixer{
-		LoadModule: func(_ context.Context, module string) error { return runTool("modprobe", module) },
+		LoadModule: func(_ context.Context, module string) error { return RunTool("modprobe", module) },
 		HasFirewall: func() bool {
-			_, err := findTool("nft")
-			return err != nil || detectFirewall() != ""
+			_, err := FindTool("nft")
+			return err != nil || DetectFirewall() != ""
 		},
 	}
 }
@@ -66,7 +66,7 @@ func (f Fixer) Plan() []Fix {
 			if err := f.LoadModule(ctx, name); err != nil {
 				return err
 			}
-			return f.keep(modulesFile, name)
+			return f.persist(modulesFile, name)
 		}})
 	}
 	systems := strings.Fields(f.read("/proc/filesystems"))
@@ -85,17 +85,17 @@ func (f Fixer) Plan() []Fix {
 			if err := os.WriteFile(filepath.Join(f.Root, forwarding), []byte("1\n"), 0o644); err != nil {
 				return err
 			}
-			return f.keep(sysctlFile, "net.ipv4.ip_forward = 1")
+			return f.persist(sysctlFile, "net.ipv4.ip_forward = 1")
 		}})
 	}
 	return fixes
 }
 
 // Do applies the fixes, and returns the result of each.
-func (f Fixer) Do(ctx context.Context, fixes []Fix) []HostCheck {
-	var done []HostCheck
+func (f Fixer) Do(ctx context.Context, fixes []Fix) []Check {
+	var done []Check
 	for _, fix := range fixes {
-		c := HostCheck{Name: fix.Name, Result: Fixed, Found: fix.What}
+		c := Check{Name: fix.Name, Result: Fixed, Found: fix.What}
 		if err := fix.do(ctx); err != nil {
 			c.Result, c.Consequence = NotFixed, err.Error()
 		}
@@ -104,8 +104,8 @@ func (f Fixer) Do(ctx context.Context, fixes []Fix) []HostCheck {
 	return done
 }
 
-// keep adds the line to one of the Fixer's files, which the system reads at boot.
-func (f Fixer) keep(file, line string) error {
+// persist adds the line to one of the Fixer's files, which the system reads at boot.
+func (f Fixer) persist(file, line string) error {
 	path := filepath.Join(f.Root, file)
 	before, err := os.ReadFile(path)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {

@@ -1,4 +1,4 @@
-package embedded
+package preflight
 
 import (
 	"context"
@@ -59,7 +59,7 @@ func TestFixer(t *testing.T) {
 		if len(*loaded) != 0 || contentOf(t, f, modulesFile)+contentOf(t, f, sysctlFile) != "" {
 			t.Error("a plan changes something")
 		}
-		want := []HostCheck{
+		want := []Check{
 			{"overlayfs", Fixed, "load the kernel module overlay, also at each boot (/etc/modules-load.d/berth.conf)", ""},
 			{"nftables or iptables", Fixed, "load the kernel module nf_tables, also at each boot (/etc/modules-load.d/berth.conf)", ""},
 			{"conntrack", Fixed, "load the kernel module nf_conntrack, also at each boot (/etc/modules-load.d/berth.conf)", ""},

@@ -15,25 +15,25 @@ import (
 	"berth/internal/record/journal"
 )
 
-// aheadValid is how long a prefetch replaces the pull that the policy Always requires at a
+// prefetchValid is how long a prefetch replaces the pull that the policy Always requires at a
 // container's start.
-const aheadValid = 60 * time.Second
+const prefetchValid = 60 * time.Second
 
-// Ahead is a container that starts later.
-type Ahead struct {
+// PrefetchContainer is a container that starts later.
+type PrefetchContainer struct {
 	Container *v1.Container
 	// BehindInit: an init container that runs to completion precedes it, so its start time is
 	// unknown.
 	BehindInit bool
 }
 
-// LookAhead starts to prefetch the containers' images, and returns at once. It records no events;
+// Prefetch starts to prefetch the containers' images, and returns at once. It records no events;
 // failures are only recorded in the journal, and retried and reported by Ensure. A prefetch is
 // started once per container and image; Forget cancels it.
 //
 // Images with the pull policy Never are not prefetched, nor those with the policy Always behind an
 // init container, which have to be pulled again at the start.
-func (p *Puller) LookAhead(po *v1.Pod, containers []Ahead, sandbox *runtimeapi.PodSandboxConfig, handler string) {
+func (p *Puller) Prefetch(po *v1.Pod, containers []PrefetchContainer, sandbox *runtimeapi.PodSandboxConfig, handler string) {
 	for _, a := range containers {
 		r := request{pod: po, container: a.Container, sandbox: sandbox, began: time.Now(), silent: true}
 		var err error
@@ -45,12 +45,12 @@ func (p *Puller) LookAhead(po *v1.Pod, containers []Ahead, sandbox *runtimeapi.P
 			continue
 		}
 		r.spec = &runtimeapi.ImageSpec{Image: r.image, RuntimeHandler: handler}
-		p.ahead.begin(r, func(ctx context.Context) *prefetched { return p.prefetch(ctx, r) })
+		p.prefetches.begin(r, func(ctx context.Context) *prefetched { return p.prefetchImage(ctx, r) })
 	}
 }
 
-// prefetch makes the image present if the pod may use it, and returns nil if it failed.
-func (p *Puller) prefetch(ctx context.Context, r request) *prefetched {
+// prefetchImage makes the image present if the pod may use it, and returns nil if it failed.
+func (p *Puller) prefetchImage(ctx context.Context, r request) *prefetched {
 	secrets := sync.OnceValue(func() []credential { return p.pullSecrets(ctx, r).lookup(locate(r.full)) })
 	if r.policy != v1.PullAlways {
 		img, err := p.runtime.ImageStatus(ctx, r.spec)
@@ -87,44 +87,44 @@ func (p *Puller) fetch(ctx context.Context, r request, secrets func() []credenti
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
 	}
-	return p.pulls.pull(ctx, want{
+	return p.pulls.pull(ctx, pullRequest{
 		names: r.names, uid: r.pod.UID, spec: r.spec, sandbox: r.sandbox, credentials: credentials, ahead: r.silent,
 	})
 }
 
 // Forget cancels the prefetches of a pod whose containers will not be started any more, and unpins
 // its images. Idempotent.
-func (p *Puller) Forget(uid pod.UID) { p.ahead.forget(uid) }
+func (p *Puller) Forget(uid pod.UID) { p.prefetches.forget(uid) }
 
 // Pinned returns the runtime's references to images that containers will be started from:
 // prefetched images, and those that Ensure returned recently. Image garbage collection retains
 // them, although no container uses them.
 func (p *Puller) Pinned() map[string]bool {
-	refs := p.ahead.refs()
-	p.given.addTo(refs)
+	refs := p.prefetches.refs()
+	p.pins.addTo(refs)
 	return refs
 }
 
 // Run waits until ctx is done, cancels all prefetches, and returns when they have terminated.
 func (p *Puller) Run(ctx context.Context) error {
 	<-ctx.Done()
-	p.ahead.leave()
+	p.prefetches.stop()
 	return ctx.Err()
 }
 
-// aheads are the prefetched images of each pod until it is forgotten.
-type aheads struct {
+// prefetches are the prefetched images of each pod until it is forgotten.
+type prefetches struct {
 	running sync.WaitGroup
 
 	mu      sync.Mutex
-	pods    map[pod.UID]map[aheadKey]*lookAhead // guarded by mu
-	leaving bool                                // guarded by mu; no prefetch is started any more
+	pods    map[pod.UID]map[prefetchKey]*prefetch // guarded by mu
+	stopped bool                                  // guarded by mu; no prefetch is started any more
 }
 
-type aheadKey struct{ container, image string }
+type prefetchKey struct{ container, image string }
 
-// lookAhead is the prefetch of one image for one container. Its fields are guarded by aheads.mu.
-type lookAhead struct {
+// prefetch is the prefetch of one image for one container. Its fields are guarded by prefetches.mu.
+type prefetch struct {
 	cancel context.CancelFunc
 	got    *prefetched // nil while in progress, and if it failed
 	used   bool        // the container was started
@@ -138,23 +138,23 @@ type prefetched struct {
 	at   time.Time // end of the pull; zero if the image was present before
 }
 
-func keyOf(r request) aheadKey { return aheadKey{container: r.container.Name, image: r.image} }
+func keyOf(r request) prefetchKey { return prefetchKey{container: r.container.Name, image: r.image} }
 
 // begin runs fetch for the request, unless it was started before.
-func (a *aheads) begin(r request, fetch func(context.Context) *prefetched) {
+func (a *prefetches) begin(r request, fetch func(context.Context) *prefetched) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	of := a.pods[r.pod.UID]
-	if a.leaving || of[keyOf(r)] != nil {
+	if a.stopped || of[keyOf(r)] != nil {
 		return
 	}
 	if of == nil {
-		of = map[aheadKey]*lookAhead{}
+		of = map[prefetchKey]*prefetch{}
 		a.pods[r.pod.UID] = of
 	}
 	// Not the context of a pass: passes complete while the init containers are running.
 	ctx, cancel := context.WithCancel(context.Background())
-	l := &lookAhead{cancel: cancel}
+	l := &prefetch{cancel: cancel}
 	of[keyOf(r)] = l
 	a.running.Go(func() {
 		defer cancel()
@@ -166,8 +166,8 @@ func (a *aheads) begin(r request, fetch func(context.Context) *prefetched) {
 }
 
 // take returns the prefetched image if it may replace the pull at the container's start: only once,
-// and only for aheadValid.
-func (a *aheads) take(r request) *prefetched {
+// and only for prefetchValid.
+func (a *prefetches) take(r request) *prefetched {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	l := a.pods[r.pod.UID][keyOf(r)]
@@ -175,13 +175,13 @@ func (a *aheads) take(r request) *prefetched {
 		return nil
 	}
 	l.used = true
-	if l.got == nil || r.began.Sub(l.got.at) > aheadValid {
+	if l.got == nil || r.began.Sub(l.got.at) > prefetchValid {
 		return nil
 	}
 	return l.got
 }
 
-func (a *aheads) forget(uid pod.UID) {
+func (a *prefetches) forget(uid pod.UID) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for _, l := range a.pods[uid] {
@@ -190,7 +190,7 @@ func (a *aheads) forget(uid pod.UID) {
 	delete(a.pods, uid)
 }
 
-func (a *aheads) refs() map[string]bool {
+func (a *prefetches) refs() map[string]bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	refs := map[string]bool{}
@@ -204,9 +204,9 @@ func (a *aheads) refs() map[string]bool {
 	return refs
 }
 
-func (a *aheads) leave() {
+func (a *prefetches) stop() {
 	a.mu.Lock()
-	a.leaving = true
+	a.stopped = true
 	uids := slices.Collect(maps.Keys(a.pods))
 	a.mu.Unlock()
 	for _, uid := range uids {

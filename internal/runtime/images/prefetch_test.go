@@ -18,14 +18,14 @@ import (
 )
 
 func lookAhead(p *images.Puller, uid types.UID, containers ...*v1.Container) {
-	var ahead []images.Ahead
+	var ahead []images.PrefetchContainer
 	for _, c := range containers {
-		ahead = append(ahead, images.Ahead{Container: c})
+		ahead = append(ahead, images.PrefetchContainer{Container: c})
 	}
-	p.LookAhead(podOf(uid), ahead, &runtimeapi.PodSandboxConfig{}, "")
+	p.Prefetch(podOf(uid), ahead, &runtimeapi.PodSandboxConfig{}, "")
 }
 
-func TestLookAheadByPolicy(t *testing.T) {
+func TestPrefetchByPolicy(t *testing.T) {
 	const app = "registry.example/app:v1"
 	tests := map[string]struct {
 		present    bool
@@ -52,7 +52,7 @@ func TestLookAheadByPolicy(t *testing.T) {
 				}
 				p, r, _ := newPuller(s, 1)
 				for range 2 { // the second time it has been begun
-					p.LookAhead(podOf("1"), []images.Ahead{{Container: container("c", tt.image, tt.policy), BehindInit: tt.behindInit}}, nil, "")
+					p.Prefetch(podOf("1"), []images.PrefetchContainer{{Container: container("c", tt.image, tt.policy), BehindInit: tt.behindInit}}, nil, "")
 				}
 				time.Sleep(2 * time.Second)
 				synctest.Wait()
@@ -78,7 +78,7 @@ func TestLookAheadByPolicy(t *testing.T) {
 	}
 }
 
-func TestLookAheadCountsForOneStartWithinAMinute(t *testing.T) {
+func TestPrefetchCountsForOneStartWithinAMinute(t *testing.T) {
 	c := container("c", "registry.example/app:v1", v1.PullAlways)
 	tests := map[string]struct {
 		later time.Duration
@@ -110,7 +110,7 @@ func TestLookAheadCountsForOneStartWithinAMinute(t *testing.T) {
 }
 
 // A container that joins a look-ahead under way has had its first start with it.
-func TestLookAheadUnderWayIsJoined(t *testing.T) {
+func TestPrefetchUnderWayIsJoined(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &store{takes: 10 * time.Second}
 		p, r, _ := newPuller(s, 1)
@@ -134,7 +134,7 @@ func TestLookAheadUnderWayIsJoined(t *testing.T) {
 
 // Pulls that containers wait for come first, and a look-ahead becomes one of them when its
 // container's turn comes.
-func TestLookAheadGivesWay(t *testing.T) {
+func TestPrefetchGivesWay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &store{takes: 10 * time.Second}
 		p, _, _ := newPuller(s, 1)
@@ -162,7 +162,7 @@ func TestLookAheadGivesWay(t *testing.T) {
 	})
 }
 
-func TestLookAheadThatFailsIsSilent(t *testing.T) {
+func TestPrefetchThatFailsIsSilent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &store{failures: []error{errors.New("no route to host")}}
 		p, r, j := newPuller(s, 1)
@@ -185,7 +185,7 @@ func TestLookAheadThatFailsIsSilent(t *testing.T) {
 	})
 }
 
-func TestLookAheadEnds(t *testing.T) {
+func TestPrefetchEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &store{takes: time.Hour}
 		p, _, _ := newPuller(s, 0)

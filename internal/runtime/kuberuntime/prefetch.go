@@ -56,9 +56,9 @@ func mountsVolume(c *v1.Container, name string) bool {
 	return false
 }
 
-// computeAhead returns the containers that start after those that run or that the plan starts:
+// computePrefetch returns the containers that start after those that run or that the plan starts:
 // those that wait for init containers.
-func computeAhead(p *v1.Pod, s *pod.Status, a *podActions) []images.Ahead {
+func computePrefetch(p *v1.Pod, s *pod.Status, a *podActions) []images.PrefetchContainer {
 	inits := p.Spec.InitContainers
 	if len(inits) == 0 || p.DeletionTimestamp != nil || a.KillPod && !a.CreateSandbox || len(a.RestartAll) > 0 {
 		return nil
@@ -74,14 +74,14 @@ func computeAhead(p *v1.Pod, s *pod.Status, a *podActions) []images.Ahead {
 			}
 		}
 	}
-	var ahead []images.Ahead
+	var ahead []images.PrefetchContainer
 	behind := !lifecycle.IsSidecar(&inits[reached])
 	add := func(c *v1.Container) {
 		if a.starts(c.Name) {
 			return
 		}
 		for _, image := range imagesOf(p, c) {
-			ahead = append(ahead, images.Ahead{Container: image, BehindInit: behind})
+			ahead = append(ahead, images.PrefetchContainer{Container: image, BehindInit: behind})
 		}
 	}
 	for i := reached + 1; i < len(inits); i++ {
@@ -110,9 +110,9 @@ func imagesOf(p *v1.Pod, c *v1.Container) []*v1.Container {
 	return all
 }
 
-// lookAhead prefetches the images of containers that start later.
-func (f imageFetcher) lookAhead(req Request, a *podActions, sandbox *runtimeapi.PodSandboxConfig, handler string) {
-	if ahead := computeAhead(req.Pod, req.Observed, a); len(ahead) > 0 {
-		f.puller.LookAhead(req.Pod, ahead, sandbox, handler)
+// prefetch prefetches the images of containers that start later.
+func (f imageFetcher) prefetch(req Request, a *podActions, sandbox *runtimeapi.PodSandboxConfig, handler string) {
+	if ahead := computePrefetch(req.Pod, req.Observed, a); len(ahead) > 0 {
+		f.puller.Prefetch(req.Pod, ahead, sandbox, handler)
 	}
 }

@@ -1,4 +1,4 @@
-package embedded
+package preflight
 
 import (
 	"errors"
@@ -15,14 +15,14 @@ const bridgedModule = "br_netfilter"
 // bridgedSettings enable that, one file per IP family.
 var bridgedSettings = []string{"proc/sys/net/bridge/bridge-nf-call-iptables", "proc/sys/net/bridge/bridge-nf-call-ip6tables"}
 
-// filterBridged makes traffic between pods on the bridge pass the firewall. Otherwise the reply to
+// FilterBridged makes traffic between pods on the bridge pass the firewall. Otherwise the reply to
 // a request to a Service address reaches the client pod with the server pod's address, and is
 // dropped. The setting affects all bridges of the host, so only cluster nodes, which have Services,
 // use it.
 //
 // kubenet did the same. The kubelet leaves it to the node's administrator, see "Network Plugin
 // Requirements" in the Kubernetes documentation. root is "/".
-func filterBridged(root string, load func(module string) error) error {
+func FilterBridged(root string, load func(module string) error) error {
 	_, err := os.Stat(filepath.Join(root, bridgedSettings[0]))
 	if errors.Is(err, fs.ErrNotExist) {
 		if err := load(bridgedModule); err != nil {
@@ -45,7 +45,7 @@ func filterBridged(root string, load func(module string) error) error {
 	return nil
 }
 
-func checkBridged(root string) HostCheck {
+func checkBridged(root string) Check {
 	const name = "rules for the bridge"
 	path := filepath.Join(root, bridgedSettings[0])
 	switch value := readLine(path); {
@@ -54,7 +54,7 @@ func checkBridged(root string) HostCheck {
 	case value != "":
 		return ok(name, "off; a node of a cluster turns it on")
 	}
-	if err := runTool("modprobe", "--dry-run", bridgedModule); err != nil {
+	if err := RunTool("modprobe", "--dry-run", bridgedModule); err != nil {
 		return warn(name, "the kernel module "+bridgedModule+" is missing: "+err.Error(), "in a cluster, a pod does not reach pods of its own node by the address of their Service")
 	}
 	return ok(name, "not loaded yet")
