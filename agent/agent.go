@@ -325,7 +325,7 @@ func (a *Agent) run(ctx context.Context, phases []phase) (err error) {
 	if err := errors.Join(makeDirs(&a.deps.cfg), a.saveConfig()); err != nil {
 		return err
 	}
-	a.shareRoot()
+	shareRoot(&a.deps)
 	removeLeftAPIServer(ctx, &a.deps.cfg, &a.deps.out)
 	closeRecords, err := a.openRecords()
 	if err != nil {

@@ -18,7 +18,7 @@ func TestConfigzOfRunMode(t *testing.T) {
 	a := &Agent{}
 	a.deps.cfg = Config{NodeName: "n", MaxPods: 7, CgroupRoot: "/pods", Run: run}
 	a.deps.settings = settingsOf(&a.deps.cfg)
-	b, err := json.Marshal(a.configz())
+	b, err := json.Marshal(configz(&a.deps))
 	if err != nil {
 		t.Fatal(err)
 	}

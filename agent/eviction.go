@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"log/slog"
 
 	v1 "k8s.io/api/core/v1"
 
@@ -100,9 +101,9 @@ func newEvictions(g *dependencies, in evictionInputs, pressureChanged func()) ev
 }
 
 // thresholds returns the state of each eviction threshold.
-func (a *Agent) thresholds() []server.Threshold {
+func thresholds(m *eviction.Manager) []server.Threshold {
 	out := []server.Threshold{} // an empty list, not null
-	for _, s := range a.usage.eviction.States() {
+	for _, s := range m.States() {
 		t := server.Threshold{
 			Signal: string(s.Threshold.Signal), Value: s.Threshold.Value.String(), GraceSeconds: s.Threshold.Grace.Seconds(),
 			Least: s.Least(), Available: s.Left.Available, Capacity: s.Left.Capacity, Ignored: s.Ignored,
@@ -116,9 +117,9 @@ func (a *Agent) thresholds() []server.Threshold {
 }
 
 // loadThresholds loads the persisted state of thresholds.
-func (a *Agent) loadThresholds() {
-	if err := a.usage.eviction.Load(); err != nil {
-		a.deps.cfg.Log.Warn("state of thresholds not read", "error", err)
+func loadThresholds(m *eviction.Manager, log *slog.Logger) {
+	if err := m.Load(); err != nil {
+		log.Warn("state of thresholds not read", "error", err)
 	}
 }
 

@@ -43,13 +43,13 @@ func (a *Agent) removeAll(ctx context.Context) error {
 		return err
 	}
 	if exit != RemoveAll {
-		return a.unshareRoot()
+		return unshareRoot(&a.deps)
 	}
 	errs := []error{a.runtime.facts.RemoveQoS()}
 	if a.runtime.embedded != nil {
 		errs = append(errs, a.runtime.embedded.Remove(ctx))
 	}
-	return errors.Join(append(errs, removeFiles(&a.deps.cfg), a.unshareRoot())...)
+	return errors.Join(append(errs, removeFiles(&a.deps.cfg), unshareRoot(&a.deps))...)
 }
 
 // removeFiles removes the agent's files.

@@ -31,9 +31,9 @@ func (a *Agent) Handlers() server.Handlers {
 		},
 		Observed:      server.Observed{Get: a.observation.pleg.Newest, List: a.observation.pleg.Known},
 		Streams:       server.Streams{Runtime: a.runtime.cri.Streaming, PodDialer: a.runtime.podDialer},
-		Configuration: server.Configuration{Configz: a.configz, Settings: a.listSettings},
+		Configuration: server.Configuration{Configz: func() any { return configz(&a.deps) }, Settings: func() ([]server.Setting, error) { return listSettings(&a.deps) }},
 		Stats:         a.usage.stats,
-		Thresholds:    a.thresholds,
+		Thresholds:    func() []server.Threshold { return thresholds(a.usage.eviction) },
 		Resources:     func() containermanager.Snapshot { return a.managers.containers.Snapshot(a.usage.view.List()) },
 		Images:        a.images.collector.Prune,
 		View:          a.openView,
@@ -123,14 +123,14 @@ func (a *Agent) stop(scope server.StopScope) {
 
 // configz returns the KubeletConfiguration in force. In run mode, it is derived from the agent's
 // settings.
-func (a *Agent) configz() any {
-	k := a.deps.cfg.Kubelet
-	if a.deps.settings.mode == runMode {
-		k = memberSettings(&a.deps.cfg)
+func configz(g *dependencies) any {
+	k := g.cfg.Kubelet
+	if g.settings.mode == runMode {
+		k = memberSettings(&g.cfg)
 		k.EnableServer, k.HealthzPort, k.ReadOnlyPort = new(false), new(int32), 0
-		k.MaxPods, k.CgroupRoot = int32(a.deps.settings.node.MaxPods), a.deps.cfg.CgroupRoot
+		k.MaxPods, k.CgroupRoot = int32(g.settings.node.MaxPods), g.cfg.CgroupRoot
 		k.SerializeImagePulls, k.RegistryPullQPS = new(false), new(int32)
-		k.MaxParallelImagePulls = new(int32(a.deps.settings.images.parallelPulls))
+		k.MaxParallelImagePulls = new(int32(g.settings.images.parallelPulls))
 	}
 	c := k.Redacted()
 	return &c
@@ -138,11 +138,11 @@ func (a *Agent) configz() any {
 
 // listSettings returns the configured values and their origins; none in run mode, which has no
 // KubeletConfiguration.
-func (a *Agent) listSettings() ([]server.Setting, error) {
-	if a.deps.settings.mode == runMode {
+func listSettings(g *dependencies) ([]server.Setting, error) {
+	if g.settings.mode == runMode {
 		return nil, nil
 	}
-	fields, err := a.deps.cfg.Kubelet.Settings()
+	fields, err := g.cfg.Kubelet.Settings()
 	out := make([]server.Setting, len(fields))
 	for i, f := range fields {
 		out[i] = server.Setting{Path: f.Path, Value: f.Value, From: f.Origin.String()}

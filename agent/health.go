@@ -8,7 +8,9 @@ import (
 
 	"berth/internal/cluster/node"
 	"berth/internal/health"
+	"berth/internal/observe/podview"
 	"berth/internal/source/manifest"
+	"berth/internal/sync/quarantine"
 )
 
 // newConditions assigns checks to the declared conditions. Conditions that do not apply to this
@@ -28,7 +30,7 @@ func (a *Agent) newConditions() (*health.Table, error) {
 			a.managers.persistence, a.deps.api.offline.Health,
 		),
 		health.Manifests:  func() error { return refused(a.desired.source.Problems()) },
-		health.Quarantine: a.quarantined,
+		health.Quarantine: func() error { return quarantined(a.usage.view, a.deps.quarantine) },
 	}
 	if a.runtime.embedded != nil {
 		owners[health.EmbeddedRuntime] = named("the embedded runtime is not healthy", a.runtime.embedded.Health)
@@ -55,9 +57,6 @@ func (a *Agent) newConditions() (*health.Table, error) {
 	}
 	return health.New(owners)
 }
-
-// nodeProblems returns the conditions that make the node not ready.
-func (a *Agent) nodeProblems() []error { return a.node.conditions.NotReady() }
 
 // networkReady returns why pods get no network, as reported by the runtime and, if embedded, its
 // network component.
@@ -111,10 +110,10 @@ func refused(problems []manifest.Problem) error {
 }
 
 // quarantined names the pods in quarantine; nil if there are none.
-func (a *Agent) quarantined() error {
+func quarantined(v podview.View, q *quarantine.Quarantine) error {
 	var names []string
-	for _, p := range a.usage.view.List() {
-		if _, ok := a.deps.quarantine.Why(p.UID); ok {
+	for _, p := range v.List() {
+		if _, ok := q.Why(p.UID); ok {
 			names = append(names, p.Namespace+"/"+p.Name)
 		}
 	}

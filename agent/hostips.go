@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"berth/internal/cluster/node"
+	"berth/internal/sync/podworkers"
 )
 
 // addressSettings returns the settings for finding the Node's addresses, nil without a Node.
@@ -16,9 +17,11 @@ func addressSettings(cfg Config) *node.Settings {
 }
 
 // followAddresses updates pods and Node when the node's addresses change.
-func (a *Agent) followAddresses(ctx context.Context) error {
-	return a.deps.hostIPs.Follow(ctx, func() {
-		a.lifecycle.workers.WakeAll()
-		a.node.node.Wake()
-	})
+func followAddresses(g *dependencies, workers *podworkers.PodWorkers, n nodeSource) func(context.Context) error {
+	return func(ctx context.Context) error {
+		return g.hostIPs.Follow(ctx, func() {
+			workers.WakeAll()
+			n.Wake()
+		})
+	}
 }

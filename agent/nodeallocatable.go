@@ -10,9 +10,9 @@ import (
 )
 
 // newNodeResources returns the machine's resources after the configured reservations.
-func (a *Agent) newNodeResources() (*nodeallocatable.Resources, error) {
+func newNodeResources(g *dependencies) (*nodeallocatable.Resources, error) {
 	return nodeallocatable.Compute(nodeallocatable.Input{
-		Config: a.deps.cfg.Kubelet, MaxPods: cmp.Or(a.deps.cfg.MaxPods, admission.LocalMaxPods), Machine: readMachine(&a.deps.base), Host: nodeallocatable.ReadHost(),
+		Config: g.cfg.Kubelet, MaxPods: cmp.Or(g.cfg.MaxPods, admission.LocalMaxPods), Machine: readMachine(&g.base), Host: nodeallocatable.ReadHost(),
 	})
 }
 

@@ -7,19 +7,19 @@ import (
 // killsFile stores which OOM kills were reported.
 const killsFile = "oom_kills.json"
 
-// newOOMWatcher creates the OOM watcher. A host without cgroups has none.
-func (a *Agent) newOOMWatcher() {
-	kernel := a.deps.out.Kernel
+// newOOMWatcher creates the OOM watcher; nil on a host without cgroups.
+func newOOMWatcher(g *dependencies, rt *containerRuntime, o *observation) *oom.Watcher {
+	kernel := g.out.Kernel
 	if kernel == nil {
 		var err error
 		if kernel, err = oom.NewKernel(); err != nil {
-			a.deps.cfg.Log.Warn("OOM kills are not reported", "error", err)
-			return
+			g.cfg.Log.Warn("OOM kills are not reported", "error", err)
+			return nil
 		}
 	}
-	a.observation.oomWatcher = oom.New(oom.Config{
-		Kernel: kernel, Kills: a.observation.kills, Observed: a.observation.pleg.Subscribe(), Newest: a.observation.pleg.Newest, Known: a.observation.pleg.Known, Relisted: a.observation.pleg.Relisted(),
-		Cgroup: a.runtime.facts.PodPath, Log: a.deps.cfg.Log,
-		Reporter: oom.Events{Recorder: a.deps.recorder, Pod: a.deps.stores.lastPod, Refresh: a.observation.pleg.Refresh},
+	return oom.New(oom.Config{
+		Kernel: kernel, Kills: o.kills, Observed: o.pleg.Subscribe(), Newest: o.pleg.Newest, Known: o.pleg.Known, Relisted: o.pleg.Relisted(),
+		Cgroup: rt.facts.PodPath, Log: g.cfg.Log,
+		Reporter: oom.Events{Recorder: g.recorder, Pod: g.stores.lastPod, Refresh: o.pleg.Refresh},
 	})
 }

@@ -25,5 +25,5 @@ func (a *Agent) drainReadOnly(ctx context.Context) error {
 	if err := a.runtime.embedded.EndAll(ctx); err != nil {
 		return err
 	}
-	return errors.Join(a.noteEnded(), a.unshareRoot())
+	return errors.Join(a.noteEnded(), unshareRoot(&a.deps))
 }

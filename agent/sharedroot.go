@@ -12,20 +12,20 @@ const sharedMark = "root.shared"
 // shareRoot makes mounts propagate between volumes and host, as mountPropagation requires, even if
 // systemd has not made the host's mounts shared. If it fails, pods without mountPropagation still
 // run.
-func (a *Agent) shareRoot() {
-	if a.deps.out.Mounter != nil {
+func shareRoot(g *dependencies) {
+	if g.out.Mounter != nil {
 		return
 	}
-	if err := mounts.Share(a.deps.cfg.RootDir, filepath.Join(a.deps.cfg.RunDir, sharedMark)); err != nil {
-		a.deps.cfg.Log.Warn("the root directory is in no shared mount: containers with mountPropagation do not start; "+
+	if err := mounts.Share(g.cfg.RootDir, filepath.Join(g.cfg.RunDir, sharedMark)); err != nil {
+		g.cfg.Log.Warn("the root directory is in no shared mount: containers with mountPropagation do not start; "+
 			"it is tried again when an agent starts after all pods were stopped (berth stop --all)", "error", err)
 	}
 }
 
 // unshareRoot undoes shareRoot, by any agent, after all pods have terminated.
-func (a *Agent) unshareRoot() error {
-	if a.deps.out.Mounter != nil {
+func unshareRoot(g *dependencies) error {
+	if g.out.Mounter != nil {
 		return nil
 	}
-	return mounts.Unshare(a.deps.cfg.RootDir, filepath.Join(a.deps.cfg.RunDir, sharedMark))
+	return mounts.Unshare(g.cfg.RootDir, filepath.Join(g.cfg.RunDir, sharedMark))
 }

@@ -133,7 +133,7 @@ func wire(cfg Config, out Environment) (_ *Agent, err error) {
 	if a.runtime, err = newContainerRuntime(g); err != nil {
 		return nil, err
 	}
-	if a.deps.resources, err = a.newNodeResources(); err != nil {
+	if a.deps.resources, err = newNodeResources(g); err != nil {
 		return nil, err
 	}
 	a.node.tuner = newTuner(&a.deps.base)
@@ -155,10 +155,10 @@ func wire(cfg Config, out Environment) (_ *Agent, err error) {
 	}
 	a.node.ranges = newPodCIDRs(&a.deps.base, &a.runtime, a.node.node)
 	a.node.runtimeHealth = newRuntimeHealth(&a.deps.base, &a.runtime, a.observation.pleg, a.node.node.Wake)
-	a.newOOMWatcher()
+	a.observation.oomWatcher = newOOMWatcher(g, &a.runtime, &a.observation)
 	a.observation.containerLogs = newContainerLogs(g, &a.runtime, a.observation.pleg)
 	if a.node.nodeObject, err = newNode(g, node.Sources{
-		Runtime: a.node.runtimeHealth.State, Images: a.runtime.nodeImages, Problems: a.nodeProblems, VolumesInUse: a.storage.volumes.CSI.VolumesInUse,
+		Runtime: a.node.runtimeHealth.State, Images: a.runtime.nodeImages, Problems: func() []error { return a.node.conditions.NotReady() }, VolumesInUse: a.storage.volumes.CSI.VolumesInUse,
 		Pressure: a.deps.stores.nodePressure, Devices: a.managers.nodeDevices, DevicesForgotten: a.managers.devices.BeganWithoutFile,
 	}); err != nil {
 		return nil, err

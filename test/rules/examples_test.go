@@ -322,7 +322,7 @@ var examples = map[string][]example{
 				"internal/pod/a.go": "package pod\n\ntype Manager struct{ *inner }\n\ntype inner struct{}\n\n" + methods("*Manager", 16) + "type wide struct{ " + strings.Repeat("a, ", 20) + "a int }\n",
 				"internal/pod/b.go": "package pod\n\n" + strings.ReplaceAll(methods("inner", 15), "method", "other"),
 			},
-			want: []string{"internal/pod/a.go:3: internal/pod.Manager has 31 methods", "internal/pod.wide has 21 fields"},
+			want: []string{"internal/pod/a.go:3: internal/pod.Manager has 31 methods", "internal/pod/a.go:23: internal/pod.wide has 21 fields"},
 		},
 		{files: map[string]string{
 			"internal/pod/a.go":      "package pod\n\ntype Manager struct{ " + strings.Repeat("a, ", 19) + "a int }\n\n" + methods("*Manager", 30),

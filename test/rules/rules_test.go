@@ -267,8 +267,16 @@ var exceptions = map[string]map[string]string{
 	},
 	"booleans": {
 		"bundle/apiserver/storage.objects.GuaranteedUpdate": "it is a method of storage.Interface of k8s.io/apiserver",
-		"bundle/podshim/plan.RefuseResources":               "the version of the host's cgroups is a boolean wherever the pod shim has it",
+		"bundle/podshim/plan.ValidateResources":             "the version of the host's cgroups is a boolean wherever the pod shim has it",
 		"bundle/podshim/shims.controller.Status":            "it is a method of containerd's sandbox.Controller",
+	},
+	"types": {
+		"agent.Config":                         "it is the configuration of a whole agent, in the public library",
+		"agent.Environment":                    "it is all that an agent has from its machine, each by one field that a test replaces",
+		"agent.settings":                       "it is what the configuration of each mode comes down to, a plain record",
+		"internal/config.Kubelet":              "it mirrors the kubelet's flags and KubeletConfiguration",
+		"internal/config.KubeletConfiguration": "it mirrors the published API type",
+		"internal/pod.ContainerStatus":         "it is a plain record of what the runtime reports of a container",
 	},
 	"vocabulary": {
 		"bundle/apiserver/nodename.go":        "a warning that clients of the local API know by its text",
