@@ -50,7 +50,7 @@ var groups = []group{
 		"controlplane_test.go", "kube_contract_test.go",
 	}},
 	{"local API", []string{"internal/localapi", "internal/boltfile", "bundle/apiserver"}, []string{
-		"a_sessions_test.go", "access_test.go", "agent_localapi_test.go", "differences_test.go", "localapi_*_test.go", "reads_test.go", "localapi/*_test.go", "registry/*_test.go",
+		"a_sessions_test.go", "access_test.go", "agent_localapi_test.go", "differences_test.go", "localapi_*_test.go", "reads_test.go", "localapi/*_test.go", "apiserver/*_test.go",
 	}},
 	{"kubelet swap", []string{"test/kubelet"}, []string{"swap_*test.go"}},
 	{"virtual machine", []string{"test/vm"}, []string{"vm_*test.go"}},
